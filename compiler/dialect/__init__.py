@@ -1,0 +1,1 @@
+"""The kv dialect and the policy that its ops carry."""

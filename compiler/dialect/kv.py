@@ -1,0 +1,393 @@
+"""The kv dialect: a decoder's cache before, while and after it becomes a fixed set of slots.
+
+Letters in shapes: B rows, H key-value heads, G query heads per key-value head, Q query tokens,
+T cached tokens, N the compiled prompt length, D features, C = S + R + K slots (sinks, ring, selected).
+Every op takes ``!torch.vtensor`` or builtin tensors; a cache is rank 3 or 4, row axis first, with its
+sequence axis at ``axis``.
+"""
+
+from typing import Any
+
+from torch_mlir import ir
+from torch_mlir.dialects import ext
+
+from .types import element_of, is_tensor, shape_of
+
+
+class Kv(ext.Dialect, name="kv"):
+    """The dialect; ``Kv.load()`` in a context before any of its ops is parsed or built."""
+
+
+def integer(op: ir.OpView | ir.Operation, name: str) -> int:
+    """The value of an integer attribute."""
+    return int(ir.IntegerAttr(op.attributes[name]).value)
+
+
+def number(op: ir.OpView | ir.Operation, name: str) -> float:
+    """The value of a float attribute."""
+    return float(ir.FloatAttr(op.attributes[name]).value)
+
+
+def string(op: ir.OpView | ir.Operation, name: str) -> str:
+    """The value of a string attribute."""
+    return str(ir.StringAttr(op.attributes[name]).value)
+
+
+def _fail(op: Any, rule: str) -> bool:
+    op.location.emit_error(f"'{op.operation.name}' op {rule}")
+    return False
+
+
+def _tensors(op: Any) -> bool:
+    for value in [*op.operands, *op.results]:
+        if not is_tensor(value.type):
+            return _fail(op, f"takes and gives ranked tensors, got {value.type}")
+    return True
+
+
+def _require(op: Any, what: str, got: object, rule: str, wanted: object) -> bool:
+    return got == wanted or _fail(op, f"{what} must be {rule}: expected {wanted}, got {got}")
+
+
+def _policy(op: Any) -> bool:
+    sink, ring = integer(op, "sink"), integer(op, "ring")
+    if sink < 0:
+        return _fail(op, f"sink must be at least 0, got {sink}")
+    return ring >= 1 or _fail(op, f"ring must be at least 1, got {ring}")
+
+
+def _axis(op: Any, cache: ir.Value) -> bool:
+    rank, axis = len(shape_of(cache.type)), integer(op, "axis")
+    return 0 < axis < rank or _fail(op, f"axis must lie in [1, {rank - 1}] for a cache of rank {rank}, got {axis}")
+
+
+def _batch_vector(op: Any, what: str, value: ir.Value, batch: int) -> bool:
+    return _require(op, f"{what}'s shape", shape_of(value.type), "[B] of the cache", [batch])
+
+
+def _rank0(op: Any, what: str, value: ir.Value) -> bool:
+    return _require(op, f"{what}'s shape", shape_of(value.type), "a scalar tensor", [])
+
+
+class ParameterOp(Kv.Operation, name="parameter", traits=[ext.Pure]):
+    """A weight, named as in the model's state; its bytes are never in the IR.
+
+    ``%w = "kv.parameter"() {parameter = "model.norm.weight"} : () -> !torch.vtensor<[64],f32>``
+
+    See tests/lit/dialect/parameter.mlir.
+    """
+
+    parameter: ir.StringAttr
+    value: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        return _tensors(op) and (string(op, "parameter") != "" or _fail(op, "parameter must name a weight, got \"\""))
+
+
+class AppendOp(Kv.Operation, name="append", traits=[ext.Pure]):
+    """The growth of a cache: ``rows`` joined behind ``cache`` along ``axis``, as the model's concat did.
+
+    cache [B, .., P, ..], rows [B, .., Q, ..] -> grown [B, .., P + Q, ..].
+    See tests/lit/dialect/append.mlir.
+    """
+
+    cache: ext.Operand[Any]
+    rows: ext.Operand[Any]
+    axis: ir.IntegerAttr
+    grown: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not (_tensors(op) and _axis(op, op.operands[0])):
+            return False
+        axis = integer(op, "axis")
+        cache, rows = (shape_of(v.type) for v in op.operands)
+        if len(rows) != len(cache):
+            return _fail(op, f"rows must have the cache's rank: expected {len(cache)}, got {len(rows)}")
+        wanted = [c + r if i == axis else c for i, (c, r) in enumerate(zip(cache, rows, strict=True))]
+        return _require(op, "the result's shape", shape_of(op.results[0].type), "cache and rows joined", wanted)
+
+
+class AttentionOp(Kv.Operation, name="attention", traits=[ext.Pure]):
+    """Attention of grouped queries over a cache, softmax included; computed in f32, given in q's type.
+
+    q [B, H, G, Q, Dk], k [B, H, T, Dk], v [B, H, T, Dv], visible [B, T] i1 (optional) -> [B, H, G, Q, Dv].
+
+    ``logits = scale * q k^T``; with softcap c > 0, ``c * tanh(logits / c)`` (0.0 is none). ``causal`` hides
+    key j from query i where j > i. A key that is not visible is selected away, in the weights and in the
+    product with v, whatever bytes it holds.
+    See tests/lit/dialect/attention.mlir.
+    """
+
+    q: ext.Operand[Any]
+    k: ext.Operand[Any]
+    v: ext.Operand[Any]
+    visible: ext.Operand[Any] | None
+    scale: ir.FloatAttr
+    softcap: ir.FloatAttr
+    causal: ir.IntegerAttr
+    out: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not _tensors(op):
+            return False
+        q, k, v = (shape_of(o.type) for o in list(op.operands)[:3])
+        if (len(q), len(k), len(v)) != (5, 4, 4):
+            return _fail(op, f"q, k, v must have ranks 5, 4, 4, got {len(q)}, {len(k)}, {len(v)}")
+        b, h, g, n, dk = q
+        t = k[2]
+        if number(op, "softcap") < 0:
+            return _fail(op, f"softcap must be at least 0, got {number(op, 'softcap')}")
+        if integer(op, "causal") and n != t:
+            return _fail(op, f"causal attention needs as many queries as keys, got {n} and {t}")
+        return (
+            _require(op, "k's shape", k, "[B, H, T, Dk] of q", [b, h, t, dk])
+            and _require(op, "v's shape", v[:3], "[B, H, T, ..] of k", [b, h, t])
+            and (
+                len(op.operands) < 4
+                or _require(op, "visible's shape", shape_of(op.operands[3].type), "[B, T]", [b, t])
+            )
+            and _require(
+                op, "the result's shape", shape_of(op.results[0].type), "[B, H, G, Q, Dv]", [b, h, g, n, v[3]]
+            )
+        )
+
+
+class SlotsOp(Kv.Operation, name="slots", traits=[ext.Pure]):
+    """The slot of each row's token: ``t`` if t < S, else ``S + (t - S) mod R``. positions [B] -> slots [B].
+
+    Always in [0, S + R). Source: SnapStream 3.2, Listing 5 (Eq. 4's offset is a misprint).
+    See tests/lit/dialect/slots.mlir.
+    """
+
+    positions: ext.Operand[Any]
+    sink: ir.IntegerAttr
+    ring: ir.IntegerAttr
+    slots: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        return (
+            _tensors(op)
+            and _policy(op)
+            and _require(
+                op,
+                "the result's type",
+                str(op.results[0].type),
+                "that of the positions",
+                str(op.operands[0].type),
+            )
+        )
+
+
+class RingUpdateOp(Kv.Operation, name="ring_update", traits=[ext.Pure]):
+    """One new token per row written at its slot; a row that is not active keeps what stands there.
+
+    cache [B, .., C, ..], rows [B, .., 1, ..], slots [B] i64, active [B] i1 -> cache's type.
+    See tests/lit/dialect/ring_update.mlir.
+    """
+
+    cache: ext.Operand[Any]
+    rows: ext.Operand[Any]
+    slots: ext.Operand[Any]
+    active: ext.Operand[Any]
+    axis: ir.IntegerAttr
+    updated: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not (_tensors(op) and _axis(op, op.operands[0])):
+            return False
+        cache = shape_of(op.operands[0].type)
+        wanted = [1 if i == integer(op, "axis") else d for i, d in enumerate(cache)]
+        return (
+            _require(op, "the result's type", str(op.results[0].type), "the cache's", str(op.operands[0].type))
+            and _require(op, "rows' shape", shape_of(op.operands[1].type), "one token of the cache", wanted)
+            and _batch_vector(op, "slots", op.operands[2], cache[0])
+            and _batch_vector(op, "active", op.operands[3], cache[0])
+        )
+
+
+class VisibleOp(Kv.Operation, name="visible", traits=[ext.Pure]):
+    """Which slots a row's query may see once its own token stands in the cache.
+
+    positions [B], selected_count [B] -> visible [B, C] i1: slots ``0 .. min(t + 1, S + R) - 1`` and
+    ``S + R .. S + R + n - 1``. Source: SnapStream 3.2; design section 3.
+    See tests/lit/dialect/visible.mlir.
+    """
+
+    positions: ext.Operand[Any]
+    selected_count: ext.Operand[Any]
+    sink: ir.IntegerAttr
+    ring: ir.IntegerAttr
+    selected: ir.IntegerAttr
+    visible: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not (_tensors(op) and _policy(op)):
+            return False
+        batch = shape_of(op.operands[0].type)
+        slots = integer(op, "sink") + integer(op, "ring") + integer(op, "selected")
+        return (
+            _require(op, "selected_count's shape", shape_of(op.operands[1].type), "that of positions", batch)
+            and _require(op, "the result's shape", shape_of(op.results[0].type), "[B, S + R + K]", [*batch, slots])
+            and _require(op, "the result's element type", element_of(op.results[0].type), "i1", "i1")
+        )
+
+
+class TopkSelectOp(Kv.Operation, name="topk_select", traits=[ext.Pure]):
+    """The K positions of the prompt that the last W queries attend to most, per key-value head, ascending.
+
+    q [1, H, G, N, Dk], k [1, H, N, Dk], length [] i64 -> positions [H, K] i64. Candidates are positions
+    ``S .. length - R - 1``; fewer than K of them leave the tail of a row at 0, which
+    ``kv.visible`` hides. score "candidates" is the paper's Eq. 3, "all" is SnapKV's.
+    Ties go to the lowest position. In f32. See design section 3.
+    See tests/lit/dialect/topk_select.mlir.
+    """
+
+    q: ext.Operand[Any]
+    k: ext.Operand[Any]
+    length: ext.Operand[Any]
+    sink: ir.IntegerAttr
+    ring: ir.IntegerAttr
+    selected: ir.IntegerAttr
+    window: ir.IntegerAttr
+    pool: ir.StringAttr
+    pool_size: ir.IntegerAttr
+    score: ir.StringAttr
+    scale: ir.FloatAttr
+    softcap: ir.FloatAttr
+    positions: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not (_tensors(op) and _policy(op)):
+            return False
+        q, k = (shape_of(o.type) for o in list(op.operands)[:2])
+        window, ring, selected = integer(op, "window"), integer(op, "ring"), integer(op, "selected")
+        if (len(q), len(k)) != (5, 4):
+            return _fail(op, f"q and k must have ranks 5 and 4, got {len(q)} and {len(k)}")
+        if q[0] != 1:
+            return _fail(op, f"selects for one row at a time: expected B = 1, got {q[0]}")
+        if not 1 <= window <= ring:
+            return _fail(op, f"window must lie in [1, ring]: got window {window}, ring {ring}")
+        if selected < 1:
+            return _fail(op, f"selected must be at least 1, got {selected}")
+        if string(op, "pool") not in ("avg", "max", "none"):
+            return _fail(op, f"pool must be avg, max or none, got {string(op, 'pool')}")
+        if string(op, "score") not in ("candidates", "all"):
+            return _fail(op, f"score must be candidates or all, got {string(op, 'score')}")
+        return (
+            _require(op, "k's shape", k, "[1, H, N, Dk] of q", [q[0], q[1], q[3], q[4]])
+            and _rank0(op, "length", op.operands[2])
+            and _require(op, "the result's shape", shape_of(op.results[0].type), "[H, K]", [q[1], selected])
+        )
+
+
+class SelectedCountOp(Kv.Operation, name="selected_count", traits=[ext.Pure]):
+    """n = clip(length - S - R, 0, K). length [] i64 -> [1] i64. See tests/lit/dialect/selected_count.mlir."""
+
+    length: ext.Operand[Any]
+    sink: ir.IntegerAttr
+    ring: ir.IntegerAttr
+    selected: ir.IntegerAttr
+    count: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        return (
+            _tensors(op)
+            and _policy(op)
+            and _rank0(op, "length", op.operands[0])
+            and _require(op, "the result's shape", shape_of(op.results[0].type), "[1]", [1])
+        )
+
+
+class CompactOp(Kv.Operation, name="compact", traits=[ext.Pure]):
+    """A prompt's cache moved into its slots: sinks, the last R in ring order, the selected; zero elsewhere.
+
+    cache [1, .., N, ..], positions [H, K] (optional: none for K = 0), length [] -> [1, .., C, ..] with
+    C = S + R + K. H is the extent at ``head_axis``, or 1 with ``head_axis`` = -1 (a cache without heads).
+    A slot that no token fills is zero, so nothing of the row's past stays. Padding is never stored.
+    See tests/lit/dialect/compact.mlir.
+    """
+
+    cache: ext.Operand[Any]
+    length: ext.Operand[Any]
+    positions: ext.Operand[Any] | None
+    sink: ir.IntegerAttr
+    ring: ir.IntegerAttr
+    axis: ir.IntegerAttr
+    head_axis: ir.IntegerAttr
+    slots: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not (_tensors(op) and _policy(op) and _axis(op, op.operands[0])):
+            return False
+        cache = shape_of(op.operands[0].type)
+        axis, head_axis = integer(op, "axis"), integer(op, "head_axis")
+        if cache[0] != 1:
+            return _fail(op, f"compacts one row at a time: expected B = 1, got {cache[0]}")
+        if head_axis in (0, axis) or head_axis >= len(cache):
+            return _fail(op, f"head_axis must be a free axis of the cache or -1, got {head_axis} with axis {axis}")
+        heads = cache[head_axis] if head_axis > 0 else 1
+        selected = 0
+        if len(op.operands) == 3:
+            positions = shape_of(op.operands[2].type)
+            selected = positions[-1]
+            if not _require(op, "positions' shape", positions, "[H, K]", [heads, selected]):
+                return False
+        slots = integer(op, "sink") + integer(op, "ring") + selected
+        wanted = [slots if i == axis else d for i, d in enumerate(cache)]
+        return _rank0(op, "length", op.operands[1]) and _require(
+            op, "the result's shape", shape_of(op.results[0].type), "the cache with C slots", wanted
+        )
+
+
+class StateLoadOp(Kv.Operation, name="state_load"):
+    """The present value of a state of the program (a cache, or a value per row). See tests/lit/dialect/state.mlir."""
+
+    state: ir.StringAttr
+    value: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        return _tensors(op)
+
+
+class StateStoreOp(Kv.Operation, name="state_store"):
+    """The value that a state has after the call. See tests/lit/dialect/state.mlir."""
+
+    value: ext.Operand[Any]
+    state: ir.StringAttr
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        return _tensors(op)
+
+
+class WriteRowOp(Kv.Operation, name="write_row", traits=[ext.Pure]):
+    """One row of a state replaced. state [B, ..], value [1, ..], row [] i64 -> state's type.
+
+    See tests/lit/dialect/write_row.mlir.
+    """
+
+    target: ext.Operand[Any]
+    value: ext.Operand[Any]
+    row: ext.Operand[Any]
+    written: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not _tensors(op):
+            return False
+        target = shape_of(op.operands[0].type)
+        return (
+            _require(op, "the result's type", str(op.results[0].type), "the target's", str(op.operands[0].type))
+            and _require(op, "value's shape", shape_of(op.operands[1].type), "one row of the target", [1, *target[1:]])
+            and _rank0(op, "row", op.operands[2])
+        )

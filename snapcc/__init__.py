@@ -1,0 +1,1 @@
+"""snapcc: PyTorch decoders compiled to a fixed number of KV cache slots."""
