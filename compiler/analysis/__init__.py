@@ -1,1 +1,1 @@
-"""To be described."""
+"""Questions asked of a program; nothing here changes IR."""
