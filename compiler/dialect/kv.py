@@ -6,6 +6,7 @@ Every op takes ``!torch.vtensor`` or builtin tensors; a cache is rank 3 or 4, ro
 sequence axis at ``axis``.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch_mlir import ir
@@ -31,6 +32,40 @@ def number(op: ir.OpView | ir.Operation, name: str) -> float:
 def string(op: ir.OpView | ir.Operation, name: str) -> str:
     """The value of a string attribute."""
     return str(ir.StringAttr(op.attributes[name]).value)
+
+
+def index_attribute(value: int) -> ir.IntegerAttr:
+    """The i64 attribute that kv ops keep integers in."""
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def attention(
+    operands: Sequence[ir.Value],
+    *,
+    scale: float,
+    softcap: float,
+    causal: bool,
+    result: ir.Type,
+    location: ir.Location,
+    before: ir.Operation,
+) -> ir.Value:
+    """A ``kv.attention`` of (q, k, v) or (q, k, v, visible).
+
+    The generated builder of AttentionOp cannot be used: it takes a false attribute for a missing one.
+    """
+    return ir.Operation.create(
+        AttentionOp.OPERATION_NAME,
+        results=[result],
+        operands=list(operands),
+        attributes={
+            "scale": ir.FloatAttr.get_f64(scale),
+            "softcap": ir.FloatAttr.get_f64(softcap),
+            "causal": ir.BoolAttr.get(causal),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1, 1, len(operands) - 3]),
+        },
+        loc=location,
+        ip=ir.InsertionPoint(before),
+    ).results[0]
 
 
 def _fail(op: Any, rule: str) -> bool:
@@ -207,6 +242,39 @@ class RingUpdateOp(Kv.Operation, name="ring_update", traits=[ext.Pure]):
             and _require(op, "rows' shape", shape_of(op.operands[1].type), "one token of the cache", wanted)
             and _batch_vector(op, "slots", op.operands[2], cache[0])
             and _batch_vector(op, "active", op.operands[3], cache[0])
+        )
+
+
+class ScatterOp(Kv.Operation, name="scatter", traits=[ext.Pure]):
+    """Rows of a tensor replaced at computed places: ``target``, then the result in the same storage.
+
+    updates [U, ..], places [U, P] i32, mask [U] i1, target [d1, .., dP, ..] -> target's type. Row u is written at
+    ``target[places[u, 0], .., places[u, P - 1]]`` where ``mask[u]``; elsewhere the target keeps its bytes, unread.
+    The places written must lie in the target and differ from one another.
+    See tests/lit/dialect/scatter.mlir.
+    """
+
+    updates: ext.Operand[Any]
+    places: ext.Operand[Any]
+    mask: ext.Operand[Any]
+    target: ext.Operand[Any]
+    updated: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not _tensors(op):
+            return False
+        updates, places, mask, target = (shape_of(operand.type) for operand in op.operands)
+        if len(places) != 2 or not 1 <= places[1] <= len(target):
+            return _fail(op, f"places' shape must be [U, P] with P in [1, {len(target)}], got {places}")
+        return (
+            _require(op, "the result's type", str(op.results[0].type), "the target's", str(op.operands[3].type))
+            and _require(op, "places' element type", element_of(op.operands[1].type), "i32", "i32")
+            and _require(op, "mask's shape", mask, "[U] of places", places[:1])
+            and _require(op, "mask's element type", element_of(op.operands[2].type), "i1", "i1")
+            and _require(
+                op, "updates' shape", updates, "U rows of the target", [places[0], *target[places[1] :]]
+            )
         )
 
 

@@ -1,0 +1,82 @@
+"""Builds ops of the torch dialect before a given op, at a given location."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_mlir import ir
+
+from ..dialect.types import element_of, shape_of, vtensor
+
+
+class TorchBuilder:
+    """Ops before ``anchor``, with ``location`` (the anchor's own by default)."""
+
+    def __init__(self, anchor: ir.Operation, location: ir.Location | None = None) -> None:
+        self._point = ir.InsertionPoint(anchor)
+        self._location = location or anchor.location
+
+    def op(self, name: str, operands: Sequence[ir.Value], type_: ir.Type) -> ir.Value:
+        """An op of one result."""
+        return ir.Operation.create(
+            name, results=[type_], operands=list(operands), loc=self._location, ip=self._point
+        ).results[0]
+
+    def _constant(self, name: str, attribute: ir.Attribute | None) -> ir.Value:
+        attributes = {} if attribute is None else {"value": attribute}
+        return ir.Operation.create(
+            f"torch.constant.{name}",
+            results=[ir.Type.parse(f"!torch.{name}")],
+            attributes=attributes,
+            loc=self._location,
+            ip=self._point,
+        ).results[0]
+
+    def integer(self, value: int) -> ir.Value:
+        """A ``!torch.int``."""
+        return self._constant("int", ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value))
+
+    def boolean(self, value: bool) -> ir.Value:
+        """A ``!torch.bool``."""
+        return self._constant("bool", ir.BoolAttr.get(value))
+
+    def none(self) -> ir.Value:
+        """A ``!torch.none``."""
+        return self._constant("none", None)
+
+    def integers(self, values: Sequence[int]) -> ir.Value:
+        """A ``!torch.list<int>``."""
+        return self.op(
+            "torch.prim.ListConstruct", [self.integer(v) for v in values], ir.Type.parse("!torch.list<int>")
+        )
+
+    def tensors(self, values: Sequence[ir.Value]) -> ir.Value:
+        """A ``!torch.list<vtensor>``."""
+        return self.op("torch.prim.ListConstruct", values, ir.Type.parse("!torch.list<vtensor>"))
+
+    def view(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+        """``value`` with another shape; itself where that is the shape it has."""
+        if shape_of(value.type) == list(shape):
+            return value
+        return self.op(
+            "torch.aten.view", [value, self.integers(shape)], vtensor(shape, element_of(value.type))
+        )
+
+    def permute(self, value: ir.Value, order: Sequence[int]) -> ir.Value:
+        """``value`` with its dimensions in another order; itself where that is the order they have."""
+        if list(order) == list(range(len(order))):
+            return value
+        shape = shape_of(value.type)
+        return self.op(
+            "torch.aten.permute",
+            [value, self.integers(order)],
+            vtensor([shape[i] for i in order], element_of(value.type)),
+        )
+
+    def add_integer(self, value: ir.Value, amount: int) -> ir.Value:
+        """``value + amount``; itself for 0."""
+        if amount == 0:
+            return value
+        return self.op(
+            "torch.aten.add.Scalar", [value, self.integer(amount), self.integer(1)], value.type
+        )
