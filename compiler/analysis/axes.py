@@ -76,6 +76,10 @@ def axes_in(dims: Dims) -> set[Axis]:
     return {axis for group in dims for axis in group}
 
 
+def _has_key(dims: Dims) -> bool:
+    return any(axis.follows is Follows.KEY for axis in axes_in(dims))
+
+
 def dimension_of(dims: Dims, axis: Axis) -> int:
     """The dimension that holds an axis.
 
@@ -215,6 +219,9 @@ class Axes:
         best = max(groups, key=lambda g: (sum(axis.tracked for axis in g), len(g)))
         kept = {axis.follows for axis in best if axis.tracked}
         for group in groups:
+            for axis in best:
+                if axis.follows is Follows.KEY and group and not any(a.follows is Follows.KEY for a in group):
+                    self._event(op, axis, "combines with values that differ along")
             for axis in group:
                 # two tracked axes of one extent that meet are different things, however equal in size
                 if axis.tracked and axis.follows not in kept:
@@ -300,8 +307,13 @@ class Axes:
         for axis in (*left[-1], *right[-2]):
             if axis.tracked:
                 self._event(op, axis, "contracts over")
-        batch = [self._meet(op, [g for g in (left[0], right[0]) if g] or [()])] if len(left) == 3 else []
-        self.of[op.results[0]] = (*batch, left[-2], right[-1])
+        if len(left) == 2:
+            self.of[op.results[0]] = (left[-2], right[-1])
+            return
+        # heads are those of the cache: the other side's batch may be split otherwise
+        first, second = (right, left) if _has_key(right) and not _has_key(left) else (left, right)
+        batch = first[0] if _has_key(first) else self._meet(op, [g for g in (first[0], second[0]) if g] or [()])
+        self.of[op.results[0]] = (batch, left[-2], right[-1])
 
     def _normalisation(self, op: ir.Operation) -> None:
         dims = self.of[op.operands[0]]

@@ -53,7 +53,7 @@ def _to_builtin(op: ir.Operation) -> None:
             torch_type = result.type
             result.set_type(builtin_tensor(torch_type))
             cast = _cast("torch_c.from_builtin_tensor", result, torch_type, op, ir.InsertionPoint.after(op))
-            result.replace_all_uses_except(cast, cast.owner)
+            result.replace_all_uses_except(cast, cast.owner.operation)
 
 
 def _cast(name: str, value: ir.Value, type_: ir.Type, op: ir.Operation, where: ir.InsertionPoint) -> ir.Value:

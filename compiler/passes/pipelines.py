@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_mlir.passmanager import PassManager
 
+from .lower_asserts import LowerAsserts
 from .lower_attention import LowerAttention
 from .lower_compact import LowerCompact
 from .lower_parameters import LowerParameters
@@ -28,6 +29,7 @@ def lower_to_linalg() -> list[Step]:
         KvToBuiltin(),
         LowerViewDtype(),
         *_torch_to_linalg(),
+        LowerAsserts(),
         LowerAttention(),
         LowerTopkSelect(),
         LowerCompact(),

@@ -1,0 +1,388 @@
+"""kv-apply-policy: the growing caches of a program become fixed slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from ..analysis.caches import Cache, caches, past_length
+from ..analysis.functions import (
+    argument_attributes,
+    body,
+    functions,
+    result_attributes,
+    set_signature,
+    terminator,
+)
+from ..diagnostics import Refusal
+from ..dialect.kv import (
+    CompactOp,
+    RingUpdateOp,
+    SelectedCountOp,
+    SlotsOp,
+    StateLoadOp,
+    StateStoreOp,
+    TopkSelectOp,
+    VisibleOp,
+    WriteRowOp,
+    attention,
+    index_attribute,
+    number,
+)
+from ..dialect.policy import PoolKind, Policy, Score
+from ..dialect.types import element_of, shape_of, vtensor
+from .dead_code import erase_dead
+from .select_last import LENGTH
+from .torch_builder import TorchBuilder
+
+SELECTED_COUNT = "selected_count"
+"""The state that holds, per row, how many selected slots its prompt filled."""
+
+
+@dataclass(frozen=True)
+class ApplyPolicy:
+    """Replaces the growing caches of a raised program by S + R + K slots and gives it its final signatures.
+
+    Applies to a module of decode and prefill functions after ``kv-raise-attention``, ``kv-rebuild-positions``
+    and ``kv-select-last``; decode must be specialised at a past of C - 1, so that no type behind a cache
+    changes. ``batch`` rows share each state. Decode writes one token per row by ``kv.ring_update`` and sees the
+    slots of ``kv.visible``; prefill selects per attention, compacts each cache and writes one row; ``reset``
+    is made. Design section 3.
+
+    Before::
+
+        func.func @decode(%ids, .., %past: [B, H, C - 1, D]) {
+          %grown = "kv.append"(%past, %k) {axis = 2}
+          %o = "kv.attention"(%q, %grown, ..)
+          return %logits, %grown
+
+    After::
+
+        func.func @decode(%tokens: [B], %positions: [B], %active: [B]) {
+          %slots = "kv.slots"(%positions) {sink = S, ring = R}
+          %cache = "kv.state_load"() {state = "k0"}
+          %updated = "kv.ring_update"(%cache, %k, %slots, %active) {axis = 2}
+          "kv.state_store"(%updated) {state = "k0"}
+          %o = "kv.attention"(%q, %updated, .., %visible)
+          return %logits
+    """
+
+    sink: int
+    recent: int
+    topk: int
+    window: int
+    batch: int
+    pool: str = "avg"
+    pool_size: int = 5
+    score: str = "candidates"
+    name: ClassVar[str] = "kv-apply-policy"
+
+    @property
+    def policy(self) -> Policy:
+        """The options as a checked policy.
+
+        Raises:
+            ValueError: they break one of its rules.
+        """
+        pool: PoolKind = self.pool  # type: ignore[assignment]  # Policy checks the text
+        score: Score = self.score  # type: ignore[assignment]
+        return Policy(self.sink, self.recent, self.topk, self.window, pool, self.pool_size, score)
+
+    def run(self, module: ir.Operation) -> None:
+        policy = self.policy
+        raised = [f for f in functions(module).values() if past_length(f) is not None]
+        decode = [f for f in raised if past_length(f) != 0]
+        if len(decode) != 1:
+            raise Refusal(
+                module,
+                f"expected one decode function, found {len(decode)}",
+                "keep one function with a past of C - 1 tokens",
+            )
+        past = past_length(decode[0])
+        if past != policy.slots - 1:
+            raise Refusal(
+                decode[0],
+                f"the program is specialised at a past of {past} tokens, which makes {past + 1 if past else 0} slots, "
+                f"but sink {policy.sink} + recent {policy.recent} + topk {policy.topk} make {policy.slots}",
+                "choose parts that add up to the program's own length plus one",
+            )
+        states = _Decode(decode[0], policy, self.batch).run()
+        for function in raised:
+            if function != decode[0]:
+                _Prefill(function, policy, states).run()
+        _add_reset(module, states)
+
+
+States = dict[str, ir.Type]
+
+
+def _policy_attributes(policy: Policy) -> dict[str, ir.Attribute]:
+    return {"sink": index_attribute(policy.sink), "ring": index_attribute(policy.recent)}
+
+
+class _Rewriter:
+    """What decode and prefill have in common: arguments by role, states, the last op."""
+
+    def __init__(self, function: ir.Operation, policy: Policy) -> None:
+        self.function = function
+        self.policy = policy
+        self.location = function.location
+        self.first = body(function).operations[0].operation
+        self.last = terminator(function)
+        self.head = ir.InsertionPoint(self.first)
+        self.tail = ir.InsertionPoint(self.last)
+        self.entries = argument_attributes(function)
+
+    def argument(self, role: str) -> list[ir.Value]:
+        return [a for a, e in zip(body(self.function).arguments, self.entries, strict=False) if e.get("kv.role") == role]
+
+    def add_argument(self, name: str, type_: ir.Type) -> ir.Value:
+        self.entries.append({"kv.name": name, "kv.role": name})
+        return body(self.function).add_argument(type_, self.location)
+
+    def load(self, state: str, type_: ir.Type) -> ir.Value:
+        return StateLoadOp(ir.StringAttr.get(state), type_, loc=self.location, ip=self.head).value
+
+    def store(self, state: str, value: ir.Value, location: ir.Location) -> None:
+        StateStoreOp(value, ir.StringAttr.get(state), loc=location, ip=self.tail)
+
+    def finish(self, logits_shape: Sequence[int], kept: Sequence[str]) -> None:
+        """Returns the logits alone and leaves the arguments ``kept``, in that order."""
+        names = [entry.get("kv.name") for entry in result_attributes(self.function)]
+        logits = self.last.operands[names.index("logits")]
+        builder = TorchBuilder(self.last)
+        if element_of(logits.type) != "f32":
+            none, false = builder.none(), builder.boolean(False)
+            logits = builder.op(
+                "torch.aten._to_copy",
+                [logits, builder.integer(6), none, none, none, false, none],
+                vtensor(shape_of(logits.type), "f32"),
+            )
+        logits = builder.view(logits, logits_shape)
+        ir.Operation.create("func.return", operands=[logits], loc=self.last.location, ip=self.tail)
+        self.last.erase()
+        erase_dead(self.function)
+        block = body(self.function)
+        for name in kept:
+            # the program's own input may bear the same name; ours was added behind it
+            at = max(i for i, e in enumerate(self.entries) if e["kv.name"] == e["kv.role"] == name)
+            old = block.arguments[at]
+            old.replace_all_uses_with(self.add_argument(name, old.type))
+            self._drop(at)
+        for at in reversed(range(len(block.arguments) - len(kept))):
+            if any(True for _ in block.arguments[at].uses):
+                raise Refusal(
+                    self.function,
+                    f"the input '{self.entries[at].get('kv.name')}' is used, but is no tokens, positions, mask or cache",
+                    "make it a constant of the model, or say with --input what it is",
+                )
+            self._drop(at)
+        set_signature(self.function, self.entries, [{"kv.name": "logits"}])
+
+    def _drop(self, at: int) -> None:
+        body(self.function).erase_argument(at)
+        del self.entries[at]
+
+    def replace_tokens(self, tokens: ir.Value, builder: TorchBuilder) -> None:
+        for old in self.argument("tokens"):
+            if old != tokens:
+                old.replace_all_uses_with(builder.view(tokens, shape_of(old.type)))
+
+
+class _Decode(_Rewriter):
+    def __init__(self, function: ir.Operation, policy: Policy, batch: int) -> None:
+        super().__init__(function, policy)
+        self.batch = batch
+
+    def run(self) -> States:
+        found = caches(self.function)
+        rows, index = vtensor([self.batch], "si64"), vtensor([self.batch], "si64")
+        positions = self.argument("positions")[-1]
+        tokens = self.add_argument("tokens", rows)
+        active = self.add_argument("active", vtensor([self.batch], "i1"))
+        self.replace_tokens(tokens, TorchBuilder(self.first, self.location))
+        attributes = _policy_attributes(self.policy)
+        slots = SlotsOp(positions, **attributes, slots=index, loc=self.location, ip=self.head).slots
+        count = self.load(SELECTED_COUNT, vtensor([self.batch], "si64"))
+        visible = VisibleOp(
+            positions,
+            count,
+            **attributes,
+            selected=index_attribute(self.policy.topk),
+            visible=vtensor([self.batch, self.policy.slots], "i1"),
+            loc=self.location,
+            ip=self.head,
+        ).visible
+        states: States = {SELECTED_COUNT: vtensor([self.batch], "si64")}
+        for cache in found:
+            self._update(cache, slots, active, states)
+        for view in list(body(self.function).operations):
+            op = view.operation
+            if op.name == "kv.attention":
+                masked = attention(
+                    [*list(op.operands)[:3], visible],
+                    scale=number(op, "scale"),
+                    softcap=number(op, "softcap"),
+                    causal=False,
+                    result=op.results[0].type,
+                    location=op.location,
+                    before=op,
+                )
+                op.results[0].replace_all_uses_with(masked)
+                op.erase()
+        self.finish([self.batch, shape_of(self._logits().type)[-1]], ("tokens", "positions", "active"))
+        return states
+
+    def _logits(self) -> ir.Value:
+        names = [entry.get("kv.name") for entry in result_attributes(self.function)]
+        return self.last.operands[names.index("logits")]
+
+    def _update(self, cache: Cache, slots: ir.Value, active: ir.Value, states: States) -> None:
+        grown = cache.append.results[0]
+        states[cache.name] = grown.type
+        updated = RingUpdateOp(
+            self.load(cache.name, grown.type),
+            cache.append.operands[1],
+            slots,
+            active,
+            index_attribute(cache.axis),
+            grown.type,
+            loc=cache.append.location,
+            ip=ir.InsertionPoint(cache.append),
+        ).updated
+        self.store(cache.name, updated, cache.append.location)
+        grown.replace_all_uses_with(updated)
+
+
+
+class _Prefill(_Rewriter):
+    def __init__(self, function: ir.Operation, policy: Policy, states: States) -> None:
+        super().__init__(function, policy)
+        self.states = states
+
+    def run(self) -> None:
+        found = caches(self.function)
+        block = body(self.function)
+        length = next(a for a, e in zip(block.arguments, self.entries, strict=True) if e.get("kv.role") == LENGTH)
+        (own_tokens,) = self.argument("tokens")
+        prompt = shape_of(own_tokens.type)[-1]
+        tokens = self.add_argument("tokens", vtensor([1, prompt], "si64"))
+        builder = TorchBuilder(self.first, self.location)
+        self.replace_tokens(tokens, builder)
+        self._count_up(prompt, builder)
+        row = self.add_argument("row", vtensor([], "si64"))
+        selections: dict[ir.Operation, ir.Value] = {}
+        for cache in found:
+            cache.append.results[0].replace_all_uses_with(cache.append.operands[1])
+        if self.policy.topk > 0:
+            for cache in found:
+                if cache.reader not in selections:
+                    selections[cache.reader] = self._select(cache.reader, length)
+        for cache in found:
+            self._compact(cache, selections.get(cache.reader), length, row)
+        count = SelectedCountOp(
+            length,
+            **_policy_attributes(self.policy),
+            selected=index_attribute(self.policy.topk),
+            count=vtensor([1], "si64"),
+            loc=self.location,
+            ip=self.tail,
+        ).count
+        self._write(SELECTED_COUNT, count, row, self.location)
+        vocabulary = next(
+            shape_of(v.type)[-1]
+            for v, e in zip(self.last.operands, result_attributes(self.function), strict=True)
+            if e.get("kv.name") == "logits"
+        )
+        self.finish([vocabulary], ("tokens", LENGTH, "row"))
+
+    def _count_up(self, prompt: int, builder: TorchBuilder) -> None:
+        """A prompt's positions are 0 .. N - 1."""
+        for old in self.argument("positions"):
+            none = builder.none()
+            iota = builder.op(
+                "torch.aten.arange.start_step",
+                [builder.integer(0), builder.integer(prompt), builder.integer(1), builder.integer(4), none, none, none],
+                vtensor([prompt], "si64"),
+            )
+            shape = shape_of(old.type)
+            ones = [1] * (len(shape) - 1)
+            old.replace_all_uses_with(builder.view(iota, [*ones, prompt]))
+
+    def _select(self, reader: ir.Operation, length: ir.Value) -> ir.Value:
+        q, k = list(reader.operands)[:2]
+        return TopkSelectOp(
+            q,
+            k,
+            length,
+            **_policy_attributes(self.policy),
+            selected=index_attribute(self.policy.topk),
+            window=index_attribute(self.policy.window),
+            pool=ir.StringAttr.get(self.policy.pool),
+            pool_size=index_attribute(self.policy.pool_size),
+            score=ir.StringAttr.get(self.policy.score),
+            scale=ir.FloatAttr.get_f64(number(reader, "scale")),
+            softcap=ir.FloatAttr.get_f64(number(reader, "softcap")),
+            positions=vtensor([shape_of(k.type)[1], self.policy.topk], "si64"),
+            loc=reader.location,
+            ip=self.tail,
+        ).positions
+
+    def _compact(self, cache: Cache, selection: ir.Value | None, length: ir.Value, row: ir.Value) -> None:
+        rows = cache.append.operands[1]
+        shape = [self.policy.slots if i == cache.axis else d for i, d in enumerate(shape_of(rows.type))]
+        slots = CompactOp(
+            rows,
+            length,
+            positions=selection,
+            **_policy_attributes(self.policy),
+            axis=index_attribute(cache.axis),
+            head_axis=index_attribute(cache.head_axis),
+            slots=vtensor(shape, element_of(rows.type)),
+            loc=cache.append.location,
+            ip=self.tail,
+        ).slots
+        self._write(cache.name, slots, row, cache.append.location)
+
+    def _write(self, state: str, value: ir.Value, row: ir.Value, location: ir.Location) -> None:
+        type_ = self.states[state]
+        written = WriteRowOp(self.load(state, type_), value, row, type_, loc=location, ip=self.tail).written
+        self.store(state, written, location)
+
+
+
+def _add_reset(module: ir.Operation, states: States) -> None:
+    """``reset(row)``: every state of a row is zero again."""
+    location = module.location
+    with location, ir.InsertionPoint(module.regions[0].blocks[0]):
+        scalar = vtensor([], "si64")
+        kind = ir.FunctionType.get([scalar], [])
+        function = ir.Operation.create(
+            "func.func",
+            attributes={"sym_name": ir.StringAttr.get("reset"), "function_type": ir.TypeAttr.get(kind)},
+            regions=1,
+        )
+        block = function.regions[0].blocks.append(scalar, arg_locs=[location])
+    with location, ir.InsertionPoint(block):
+        returned = ir.Operation.create("func.return")
+    builder = TorchBuilder(returned, location)
+    for state, type_ in states.items():
+        ip = ir.InsertionPoint(returned)
+        value = StateLoadOp(ir.StringAttr.get(state), type_, loc=location, ip=ip).value
+        zero = _zeros(builder, [1, *shape_of(type_)[1:]], element_of(type_))
+        written = WriteRowOp(value, zero, block.arguments[0], type_, loc=location, ip=ir.InsertionPoint(returned))
+        StateStoreOp(written.written, ir.StringAttr.get(state), loc=location, ip=ir.InsertionPoint(returned))
+    set_signature(function, [{"kv.name": "row", "kv.role": "row"}], [])
+
+
+def _zeros(builder: TorchBuilder, shape: Sequence[int], element: str) -> ir.Value:
+    number_of = {"f16": 5, "f32": 6, "f64": 7, "bf16": 15, "si64": 4, "si32": 3}
+    none = builder.none()
+    return builder.op(
+        "torch.aten.zeros",
+        [builder.integers(shape), builder.integer(number_of[element]), none, none, none],
+        vtensor(shape, element),
+    )

@@ -1,0 +1,87 @@
+"""kv-check-axis: nothing but attention may look along a cache, and nothing but attention along the prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from ..analysis.aten import owner
+from ..analysis.axes import Axes, Event, Follows
+from ..analysis.functions import argument_attributes, body, functions
+from ..diagnostics import Refusal
+from .select_last import LENGTH
+
+
+@dataclass(frozen=True)
+class CheckAxis:
+    """Refuses a program in which an op does to a cache's sequence axis what slots in any order cannot bear.
+
+    Applies after ``kv-raise-attention``, which leaves nothing of attention itself. An op may carry the axis
+    (elementwise, views, contractions over other axes); what reduces, cuts, orders or mixes it is refused by
+    name and source line, and so is an op of no known kind. In prefill the query axis is held to the same,
+    since a padded prompt's padding must not reach its real tokens. Changes nothing.
+
+    Accepted::
+
+        %k2 = torch.aten.permute %grown, %order
+        %o = "kv.attention"(%q, %k2, %v) ...
+
+    Refused::
+
+        %mean = torch.aten.mean.dim %grown, %dims    // error: 'torch.aten.mean.dim' reduces the cache axis
+    """
+
+    name: ClassVar[str] = "kv-check-axis"
+
+    def run(self, module: ir.Operation) -> None:
+        for function in functions(module).values():
+            roles = {entry.get("kv.role") for entry in argument_attributes(function)}
+            if "cache" not in roles:
+                continue
+            length = [
+                argument
+                for argument, entry in zip(body(function).arguments, argument_attributes(function), strict=True)
+                if entry.get("kv.role") == LENGTH
+            ]
+            for event in Axes(function).events:
+                if not (length and _selects_by(event.operation, length[0])):
+                    _check(event)
+
+
+_REASONS = {
+    Follows.KEY: (
+        "the cache axis",
+        "fixed slots stand in any order and some are empty",
+        "leave the cache's sequence axis to a softmax and its product with the values",
+    ),
+    Follows.QUERY: (
+        "the tokens of the prompt",
+        "the padding behind a prompt would reach its tokens",
+        "treat each token on its own outside attention",
+    ),
+    Follows.ROW: (
+        "the rows of the batch",
+        "each row is a sequence of its own",
+        "treat each row on its own",
+    ),
+}
+
+
+def _selects_by(op: ir.Operation, length: ir.Value) -> bool:
+    """Whether an op takes the token that the prompt's length tells, as ``kv-select-last`` makes it."""
+    if op.name != "torch.aten.index_select":
+        return False
+    value = op.operands[2]
+    while (producer := owner(value)) is not None:
+        value = producer.operands[0]
+    return bool(value == length)
+
+
+def _check(event: Event) -> None:
+    follows = event.axis.follows
+    if follows is Follows.ROW and event.what not in ("reduces", "contracts over", "normalises over", "orders or shifts"):
+        return
+    what, why, hint = _REASONS[follows]
+    raise Refusal(event.operation, f"'{event.operation.name}' {event.what} {what}: {why}", hint)

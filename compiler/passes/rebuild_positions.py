@@ -1,0 +1,325 @@
+"""kv-rebuild-positions: what a program derived from its cache's length, derived from each row's position instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch_mlir import ir
+
+from ..analysis.aten import Kind, axis_operand, kind_of, owner, rank_of, tensor_operands
+from ..analysis.axes import Axes
+from ..analysis.caches import past_length
+from ..analysis.evaluate import Evaluator, NotEvaluable
+from ..analysis.functions import (
+    argument_attributes,
+    body,
+    functions,
+    result_attributes,
+    set_signature,
+)
+from ..diagnostics import Refusal
+from ..dialect.types import element_of, is_tensor, shape_of, vtensor
+from .batch_rows import BatchRows
+from .dead_code import erase_dead
+from .torch_builder import TorchBuilder
+
+if TYPE_CHECKING:
+    import torch
+
+PROBE = "decode_probe"
+"""The function that is decode at another past length."""
+
+POSITIONS = "positions"
+
+
+@dataclass(frozen=True)
+class RebuildPositions:
+    """Gives decode an argument ``positions`` [B] and derives from it what was baked in from the past's length.
+
+    Specialising a program at one past length P makes a constant of every value that it derives from the length.
+    The module therefore has decode twice: ``@decode`` at P and ``@decode_probe`` at another length. Every
+    constant and extent that differs between them is derived from the length and must be one of: an extent of
+    the cache axis; the query's position (P + c), rebuilt from ``positions``; a row of a table at that position,
+    rebuilt as a lookup. Anything else is refused: a number that quietly stayed at P would be a wrong rotation.
+    Position inputs of the program become ``positions`` too. Erases the probe. Relies on
+    ``kv-raise-attention``, which has dropped the masks.
+
+    Before (P = 13)::
+
+        %p = torch.aten.arange.start_step %int13, %int14, %int1   // [1]
+        %e = torch.aten.embedding %table, %p                      // [1, E]
+        %x = torch.aten.add.Tensor %tokens_e, %e                  // [B, 1, E]
+
+    After::
+
+        %p = torch.aten.view %positions                           // [B, 1]
+        %e = torch.aten.embedding %table, %p                      // [B, 1, E]
+        %x = torch.aten.add.Tensor %tokens_e, %e                  // [B, 1, E]
+    """
+
+    name: ClassVar[str] = "kv-rebuild-positions"
+
+    def run(self, module: ir.Operation) -> None:
+        found = functions(module)
+        decodes = [f for n, f in found.items() if n != PROBE and past_length(f) not in (None, 0)]
+        if len(decodes) != 1 or PROBE not in found:
+            raise Refusal(
+                module,
+                f"expected one decode function and @{PROBE}, found {len(decodes)} and "
+                f"{'one' if PROBE in found else 'none'}",
+                "specialise decode at two past lengths",
+            )
+        _Rebuild(decodes[0], found[PROBE]).run()
+        found[PROBE].erase()
+        erase_dead(decodes[0])
+
+
+class _Rebuild:
+    def __init__(self, decode: ir.Operation, probe: ir.Operation) -> None:
+        self._decode, self._probe = decode, probe
+        self._past, self._probe_past = past_length(decode) or 0, past_length(probe) or 0
+        self._twin: dict[ir.Value, ir.Value] = {}
+        self._axes = Axes(decode)
+        self._rows = BatchRows(decode, self._axes)
+        self._evaluate = Evaluator({}, lambda name: None)
+        self._evaluate_probe = Evaluator({}, lambda name: None)
+        self._constants: set[ir.Value] = set()
+        self._decided: set[ir.Value] = set()
+        self._prefixes: list[ir.Operation] = []
+        self._positions: ir.Value
+
+    @property
+    def _step(self) -> int:
+        return self._probe_past - self._past
+
+    def run(self) -> None:
+        self._pair()
+        self._add_positions()
+        for view in list(body(self._decode).operations):
+            self._visit(view.operation)
+        self._rows.run()
+        erase_dead(self._decode)
+        alive = {view.operation for view in body(self._decode).operations}
+        for op in self._prefixes:
+            if op in alive:
+                self._refuse(op, f"takes as many entries of a table as there are cached tokens ('{op.name}')")
+
+    # --- pairing
+
+    def _pair(self) -> None:
+        ours, theirs = body(self._decode), body(self._probe)
+        self._twin.update(zip(ours.arguments, theirs.arguments, strict=True))
+        pairs = list(zip(ours.operations, theirs.operations, strict=False))
+        if len(ours.operations) != len(theirs.operations):
+            pairs = [p for p in pairs if p[0].operation.name != p[1].operation.name] or pairs[-1:]
+        for a, b in pairs:
+            op, other = a.operation, b.operation
+            same = op.name == other.name and [self._twin.get(v) for v in op.operands] == list(other.operands)
+            if not same or len(op.results) != len(other.results):
+                raise Refusal(
+                    op,
+                    f"the program does other things at {self._probe_past} cached tokens than at {self._past}: "
+                    f"'{other.name}' instead of '{op.name}'",
+                    "let the program do the same whatever the cache's length",
+                )
+            self._twin.update(zip(op.results, other.results, strict=True))
+            self._same_attributes(op, other)
+            for result, twin in zip(op.results, other.results, strict=True):
+                self._same_extents(op, result, twin)
+            if self._is_constant(op):
+                self._constants.update(op.results)
+
+    def _same_attributes(self, op: ir.Operation, other: ir.Operation) -> None:
+        if op.name in ("torch.constant.int", "torch.vtensor.literal"):
+            return  # judged where they are used
+        for name in op.attributes:
+            if str(op.attributes[name]) != str(other.attributes[name]):
+                users = [use.owner.operation for result in op.results for use in result.uses]
+                self._refuse(
+                    users[0] if users and op.name.startswith("torch.constant") else op,
+                    f"uses a number that depends on the cache's length: {op.attributes[name]} at {self._past} cached tokens, "
+                    f"{other.attributes[name]} at {self._probe_past}",
+                )
+
+    def _same_extents(self, op: ir.Operation, value: ir.Value, twin: ir.Value) -> None:
+        if not is_tensor(value.type):
+            return
+        ours, theirs = shape_of(value.type), shape_of(twin.type)
+        allowed = len(ours) == len(theirs) and all(b - a in (0, self._step) for a, b in zip(ours, theirs, strict=True))
+        if not allowed or element_of(value.type) != element_of(twin.type):
+            self._refuse(op, f"has an extent that is no length: {ours} at {self._past} cached tokens, {theirs} else")
+
+    def _is_constant(self, op: ir.Operation) -> bool:
+        if op.name.startswith("torch.constant.") or op.name == "torch.vtensor.literal":
+            return True
+        if not op.name.startswith(("torch.aten.", "torch.prim.ListConstruct")):
+            return False
+        return all(v in self._constants for v in op.operands)
+
+    # --- positions
+
+    def _add_positions(self) -> None:
+        block = body(self._decode)
+        entries = argument_attributes(self._decode)
+        first = block.operations[0].operation
+        self._positions = block.add_argument(vtensor([self._axes.row.size], "si64"), self._decode.location)
+        builder = TorchBuilder(first, self._decode.location)
+        rows = self._axes.row.size
+        for argument, entry in zip(list(block.arguments)[:-1], entries, strict=True):
+            if entry.get("kv.role") != "positions":
+                continue
+            shape = shape_of(argument.type)
+            if rows == 1 or (shape and shape[0] == rows):
+                argument.replace_all_uses_with(self._cast(builder.view(self._positions, shape), argument, builder))
+            else:
+                per_row = builder.view(self._positions, [rows, *shape])
+                self._rows.seed(argument, self._cast(per_row, argument, builder))
+        set_signature(
+            self._decode, [*entries, {"kv.name": POSITIONS, "kv.role": POSITIONS}], result_attributes(self._decode)
+        )
+
+    def _cast(self, value: ir.Value, like: ir.Value, builder: TorchBuilder) -> ir.Value:
+        element = element_of(like.type)
+        if element == element_of(value.type):
+            return value
+        number = {"si32": 3, "f16": 5, "f32": 6, "f64": 7, "bf16": 15}[element]
+        none, false = builder.none(), builder.boolean(False)
+        return builder.op(
+            "torch.aten._to_copy",
+            [value, builder.integer(number), none, none, none, false, none],
+            vtensor(shape_of(value.type), element),
+        )
+
+    # --- classification
+
+    def _visit(self, op: ir.Operation) -> None:
+        if op.results and all(r in self._constants for r in op.results) or op.name == "torch.prim.ListConstruct":
+            return
+        for value in tensor_operands(op):
+            if value in self._constants:
+                self._decide(value, op)
+        integers = [v for v in self._integers(op) if self._moves(v)]
+        if not integers:
+            return
+        name = op.name.removeprefix("torch.aten.")
+        if name in ("slice.Tensor", "select.int"):
+            self._table(op)
+        elif kind_of(op) not in (Kind.VIEW, Kind.CREATION) or not self._grows(op.results[0]):
+            self._refuse(op, f"uses a number that depends on the cache's length ('{op.name}')")
+
+    def _integers(self, op: ir.Operation) -> list[ir.Value]:
+        found: list[ir.Value] = []
+        for value in op.operands:
+            producer = owner(value)
+            if producer is not None and producer.name == "torch.prim.ListConstruct":
+                found += [v for v in producer.operands if not is_tensor(v.type)]
+            elif not is_tensor(value.type):
+                found.append(value)
+        return found
+
+    def _number(self, value: ir.Value) -> int | None:
+        producer = owner(value)
+        if producer is None or producer.name != "torch.constant.int":
+            return None
+        return int(ir.IntegerAttr(producer.attributes["value"]).value)
+
+    def _moves(self, value: ir.Value) -> bool:
+        """Whether a constant integer differs between the two lengths."""
+        return self._number(value) != self._number(self._twin.get(value, value))
+
+    def _grows(self, value: ir.Value) -> bool:
+        """Whether a value has an extent that differs between the two lengths."""
+        return shape_of(value.type) != shape_of(self._twin[value].type)
+
+    def _offset(self, value: ir.Value) -> int | None:
+        """c of a constant integer P + c; None if it is not of that form."""
+        ours, theirs = self._number(value), self._number(self._twin[value])
+        if ours is None or theirs is None or theirs - ours != self._step:
+            return None
+        return ours - self._past
+
+    def _values(self, value: ir.Value) -> tuple[torch.Tensor, torch.Tensor]:
+        try:
+            return self._evaluate(value), self._evaluate_probe(self._twin[value])
+        except NotEvaluable as stop:
+            raise Refusal(
+                value.owner.operation, f"a constant cannot be evaluated: {stop.why}", "make it a buffer of the model"
+            ) from None
+
+    def _decide(self, value: ir.Value, user: ir.Operation) -> None:
+        """Makes sure that a constant does not depend on the length, or rebuilds it from the positions."""
+        if value in self._decided:
+            return
+        self._decided.add(value)
+        ours, theirs = self._values(value)
+        if ours.shape == theirs.shape and bool((ours == theirs).all() | (ours != ours).all()):
+            return
+        producer = owner(value)
+        assert producer is not None
+        if ours.numel() == 1 == theirs.numel() and float(theirs.item()) - float(ours.item()) == self._step:
+            offset = float(ours.item()) - self._past
+            if offset.is_integer():
+                self._seed(value, int(offset), producer)
+                return
+        differing = [v for v in tensor_operands(producer) if not self._same(v)]
+        if producer.name in ("torch.aten.slice.Tensor", "torch.aten.select.int") and not differing:
+            self._table(producer)
+        elif not differing or self._grows(value):
+            self._refuse(user, f"takes a value that depends on the cache's length from '{producer.name}'", producer)
+        else:
+            for operand in differing:
+                self._decide(operand, producer)
+
+    def _same(self, value: ir.Value) -> bool:
+        ours, theirs = self._values(value)
+        return ours.shape == theirs.shape and bool((ours == theirs).all())
+
+    def _seed(self, value: ir.Value, offset: int, producer: ir.Operation) -> None:
+        builder = TorchBuilder(producer)
+        position = builder.add_integer(self._positions, offset)
+        per_row = builder.view(position, [self._axes.row.size, *shape_of(value.type)])
+        self._rows.seed(value, self._cast(per_row, value, builder))
+
+    def _table(self, op: ir.Operation) -> None:
+        """A row of a table at the query's position; a prefix of a table is judged by who takes a part of it."""
+        source, result = op.operands[0], op.results[0]
+        at = axis_operand(op, 1, rank_of(source))
+        start = op.operands[2]
+        takes_one = op.name.endswith("select.int") or shape_of(result.type)[at] == 1
+        offset = self._offset(start) if self._moves(start) else None
+        if not self._moves(start) and self._grows(result):
+            self._prefixes.append(op)
+            return
+        if offset is None or not takes_one:
+            self._refuse(op, f"takes a part of a table by the cache's length ('{op.name}')")
+        source, begin = self._whole(source, at)
+        builder = TorchBuilder(op)
+        index = builder.add_integer(self._positions, (offset or 0) + begin)
+        rows = self._axes.row.size
+        shape = [rows if i == at else extent for i, extent in enumerate(shape_of(source.type))]
+        taken = builder.op(
+            "torch.aten.index_select",
+            [source, builder.integer(at), index],
+            vtensor(shape, element_of(source.type)),
+        )
+        front = builder.permute(taken, [at, *(i for i in range(len(shape)) if i != at)])
+        self._rows.seed(result, builder.view(front, [rows, *shape_of(result.type)]))
+        self._decided.add(result)
+
+    def _whole(self, table: ir.Value, at: int) -> tuple[ir.Value, int]:
+        """The table that a prefix along ``at`` was taken of, and where the prefix begins."""
+        producer = owner(table)
+        if producer is None or producer not in self._prefixes or axis_operand(producer, 1, rank_of(table)) != at:
+            if producer is not None and self._grows(table):
+                self._refuse(producer, f"makes a table as long as the cache ('{producer.name}')")
+            return table, 0
+        return producer.operands[0], self._number(producer.operands[2]) or 0
+
+    def _refuse(self, op: ir.Operation, what: str, origin: ir.Operation | None = None) -> None:
+        raise Refusal(
+            origin or op,
+            f"the model {what}",
+            "in fixed slots a row's length is not the cache's: derive it from a position input, or let only "
+            "positions, masks and extents depend on the length",
+        )
