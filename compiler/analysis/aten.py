@@ -38,7 +38,7 @@ _POINTWISE = """
     where.self where.Scalar where.ScalarOther where.ScalarSelf
 """
 _VIEW = """
-    view _unsafe_view reshape permute transpose.int t unsqueeze squeeze squeeze.dim squeeze.dims expand
+    view _unsafe_view reshape permute transpose.int t unsqueeze squeeze squeeze.dim squeeze.dims expand repeat
 """
 _REDUCTION = """
     sum sum.dim_IntList mean mean.dim amax amin max max.dim min min.dim any any.dim all all.dim prod prod.dim_int
@@ -49,14 +49,14 @@ _CONTRACTION = "mm bmm addmm"
 _NORMALISATION = "_softmax _log_softmax native_layer_norm _safe_softmax softmax.int"
 _INDEX = """
     embedding index.Tensor index_select gather slice.Tensor select.int cat split.Tensor split_with_sizes
-    constant_pad_nd flip roll cumsum topk sort narrow
+    constant_pad_nd flip roll cumsum cumprod topk sort narrow
 """
 _CREATION = """
     arange arange.start arange.start_step full full_like zeros zeros_like ones ones_like empty.memory_format
     scalar_tensor empty_like new_zeros new_ones new_full new_empty tril triu eye
 """
 
-_KINDS = {
+_KINDS = {"torch.prims.convert_element_type": Kind.POINTWISE} | {
     f"torch.aten.{name}": kind
     for kind, names in (
         (Kind.POINTWISE, _POINTWISE),

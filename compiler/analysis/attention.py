@@ -134,7 +134,7 @@ def is_passage(op: ir.Operation) -> bool:
     """Whether an op gives its first operand's numbers in another shape or floating-point type."""
     if op.name in IDENTITIES or kind_of(op) is Kind.VIEW:
         return True
-    if op.name in ("torch.aten._to_copy", "torch.aten.to.dtype"):
+    if op.name in ("torch.aten._to_copy", "torch.aten.to.dtype", "torch.prims.convert_element_type"):
         return all(element_of(v.type).lstrip("b").startswith("f") for v in (op.operands[0], op.results[0]))
     return False
 
@@ -195,7 +195,15 @@ def cache_operand(product: ir.Operation, side: int, axes: Axes, evaluator: Evalu
     """The operand of a batched product that has the cache axis, traced back through views and scalar factors."""
     value = product.operands[side]
     dims = axes.of[value]
-    key = next(axis for group in dims for axis in group if axis.follows is Follows.KEY)
+    keys = [axis for group in dims for axis in group if axis.follows is Follows.KEY]
+    if len(keys) != 1:
+        lost = axes.lost_key(value)
+        raise lost.refusal() if lost is not None else Refusal(
+            product,
+            f"attention weights over one cache meet values with {len(keys)} cache axes",
+            "multiply the weights with the cached values",
+        )
+    (key,) = keys
     key_at = dimension_of(dims, key)
     if dims[key_at] != (key,) or key_at == 0:
         raise Refusal(product, "a product has the cache axis merged with another one", "keep the cache axis on its own")

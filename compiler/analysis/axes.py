@@ -14,6 +14,7 @@ from enum import Enum
 
 from torch_mlir import ir
 
+from ..diagnostics import Refusal
 from ..dialect.kv import integer
 from ..dialect.types import is_tensor, shape_of
 from .aten import (
@@ -23,6 +24,7 @@ from .aten import (
     constant,
     integers_operand,
     kind_of,
+    owner,
     rank_of,
     tensor_operands,
 )
@@ -65,6 +67,30 @@ class Event:
     operation: ir.Operation
     axis: Axis
     what: str
+
+    def refusal(self) -> Refusal:
+        """The refusal of a program in which this happens outside attention."""
+        what, why, hint = _REASONS[self.axis.follows]
+        return Refusal(self.operation, f"'{self.operation.name}' {self.what} {what}: {why}", hint)
+
+
+_REASONS = {
+    Follows.KEY: (
+        "the cache axis",
+        "fixed slots stand in any order and some are empty",
+        "leave the cache's sequence axis to a softmax and its product with the values",
+    ),
+    Follows.QUERY: (
+        "the tokens of the prompt",
+        "the padding behind a prompt would reach its tokens",
+        "treat each token on its own outside attention",
+    ),
+    Follows.ROW: (
+        "the rows of the batch",
+        "each row is a sequence of its own",
+        "treat each row on its own",
+    ),
+}
 
 
 class _Scrambled(Exception):
@@ -116,6 +142,20 @@ class Axes:
                 self.of[argument] = self._argument(argument, entry.get("kv.role", "other"))
         for view in body(function).operations:
             self._visit(view.operation)
+
+    def lost_key(self, value: ir.Value) -> Event | None:
+        """Where a value that has no cache axis lost it on the way from a cache; None if it never had one."""
+        losing = {event.operation: event for event in self.events if event.axis.follows is Follows.KEY}
+        pending, seen = [value], set()
+        while pending:
+            op = owner(pending.pop())
+            if op is None or op in seen:
+                continue
+            seen.add(op)
+            if op in losing:
+                return losing[op]
+            pending += tensor_operands(op)
+        return None
 
     # --- roots
 
@@ -240,6 +280,8 @@ class Axes:
             order = list(range(rank))
             order[a], order[b] = b, a
             self.of[result] = tuple(dims[i] for i in order)
+        elif kind == "repeat":
+            self.of[result] = self._repeat(op, dims, integers_operand(op, 1))
         elif kind == "expand":
             padded = [()] * (len(shape) - rank) + list(dims)
             self.of[result] = tuple(
@@ -248,6 +290,15 @@ class Axes:
             )
         else:
             self.of[result] = self._regroup(op, [axis for group in dims for axis in group], shape)
+
+    def _repeat(self, op: ir.Operation, dims: Dims, times: list[int]) -> Dims:
+        padded = [()] * (len(times) - len(dims)) + list(dims)
+        for group, count in zip(padded, times, strict=True):
+            if count > 1:
+                self._cut(op, group, "repeats")
+        return tuple(
+            (*self._fresh(count, Follows.COPY), *group) for group, count in zip(padded, times, strict=True)
+        )
 
     def _regroup(self, op: ir.Operation, axes: list[Axis], shape: list[int]) -> Dims:
         """The dims of a reshape: axes stay in order, and a plain one is split where a boundary cuts it."""
@@ -353,8 +404,14 @@ class Axes:
             met = [self._meet(op, [g for g in (self.of[p][i] for p in parts) if g] or [()]) for i in range(rank)]
             met[at] = self._fresh(shape_of(result.type)[at])
             self.of[result] = tuple(met)
-        elif kind in ("flip", "roll", "cumsum", "topk", "sort"):
-            self._lose(op, "orders or shifts")
+        elif kind in ("flip", "cumsum", "cumprod", "sort", "topk", "roll"):
+            at = {"topk": 2, "roll": 2}.get(kind, 1)
+            for i in integers_operand(op, at) or list(range(rank)):
+                self._cut(op, dims[i], "orders or shifts")
+                if kind == "topk":
+                    dims[i] = self._fresh(shape_of(result.type)[i])
+            for each in op.results:
+                self.of[each] = tuple(dims)
         else:
             self._lose(op, "indexes")
 

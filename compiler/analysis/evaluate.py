@@ -6,13 +6,14 @@ sum all become the numbers that they are. An op ``torch.aten.x.y`` is called as 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch_mlir import ir
 
 from ..dialect.kv import string
-from ..dialect.types import element_of, shape_of
+from ..dialect.types import element_of, is_tensor, shape_of
 from .aten import NotConstant, constant, owner
 
 if TYPE_CHECKING:
@@ -89,26 +90,23 @@ class Evaluator:
 
     def _call(self, producer: ir.Operation) -> None:
         for result in producer.results:
-            count = 1
-            for extent in shape_of(result.type):
-                count *= extent
+            count = math.prod(shape_of(result.type)) if is_tensor(result.type) else 1
             if count > LARGEST:
                 raise NotEvaluable(result, f"it has {count:,} elements, more than the {LARGEST:,} that are evaluated")
-        results = call_aten(producer, [self._known[v] for v in producer.operands])
+        results = call_torch(producer, [self._known[v] for v in producer.operands])
         if results is None:
-            raise NotEvaluable(producer.results[0], f"'{producer.name}' is no ATen op")
+            raise NotEvaluable(producer.results[0], f"'{producer.name}' is no PyTorch op")
         for result, computed in zip(producer.results, results, strict=True):
             self._known[result] = computed
 
 
-def call_aten(producer: ir.Operation, operands: list[Any]) -> list[Any] | None:
-    """Calls the ATen op that a torch-dialect op stands for; None where there is none."""
+def call_torch(producer: ir.Operation, operands: list[Any]) -> list[Any] | None:
+    """Calls the PyTorch op that a torch-dialect op stands for; None where there is none."""
     import torch
 
-    prefix, _, rest = producer.name.partition("torch.aten.")
-    packet_name, _, overload = rest.partition(".")
-    packet = getattr(torch.ops.aten, packet_name, None) if not prefix and rest else None
-    function = getattr(packet, overload or "default", None)
+    _, library, packet_name, overload = (*producer.name.split("."), "default", "", "")[:4]
+    library_ops = getattr(torch.ops, library, None) if library in ("aten", "prims") else None
+    function = getattr(getattr(library_ops, packet_name, None), overload or "default", None)
     if function is None:
         return None
     positional: list[Any] = []

@@ -10,7 +10,6 @@ from torch_mlir import ir
 from ..analysis.aten import owner
 from ..analysis.axes import Axes, Event, Follows
 from ..analysis.functions import argument_attributes, body, functions
-from ..diagnostics import Refusal
 from .select_last import LENGTH
 
 
@@ -50,25 +49,6 @@ class CheckAxis:
                     _check(event)
 
 
-_REASONS = {
-    Follows.KEY: (
-        "the cache axis",
-        "fixed slots stand in any order and some are empty",
-        "leave the cache's sequence axis to a softmax and its product with the values",
-    ),
-    Follows.QUERY: (
-        "the tokens of the prompt",
-        "the padding behind a prompt would reach its tokens",
-        "treat each token on its own outside attention",
-    ),
-    Follows.ROW: (
-        "the rows of the batch",
-        "each row is a sequence of its own",
-        "treat each row on its own",
-    ),
-}
-
-
 def _selects_by(op: ir.Operation, length: ir.Value) -> bool:
     """Whether an op takes the token that the prompt's length tells, as ``kv-select-last`` makes it."""
     if op.name != "torch.aten.index_select":
@@ -80,8 +60,6 @@ def _selects_by(op: ir.Operation, length: ir.Value) -> bool:
 
 
 def _check(event: Event) -> None:
-    follows = event.axis.follows
-    if follows is Follows.ROW and event.what not in ("reduces", "contracts over", "normalises over", "orders or shifts"):
-        return
-    what, why, hint = _REASONS[follows]
-    raise Refusal(event.operation, f"'{event.operation.name}' {event.what} {what}: {why}", hint)
+    mixing = ("reduces", "contracts over", "normalises over", "orders or shifts")
+    if event.axis.follows is not Follows.ROW or event.what in mixing:
+        raise event.refusal()

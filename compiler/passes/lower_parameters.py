@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ..dialect.kv import string
 from ..diagnostics import Refusal
+from ..dialect.kv import string
 from .template import operations, replace
 
 SCOPE = "model"

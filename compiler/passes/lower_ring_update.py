@@ -43,9 +43,7 @@ class LowerRingUpdate:
                 ir.RankedTensorType.get([lead, axis + 1], i32),
                 ir.RankedTensorType.get([lead], i1),
             ]
-            updates, places, mask = call_template(
-                op, "kv_ring_update", _text(op, types), [rows, slots, active], types
-            )
+            updates, places, mask = call_template(op, "kv_ring_update", _text(op, types), [rows, slots, active], types)
             with op.location, ir.InsertionPoint(op):
                 scatter = ScatterOp(updates, places, mask, cache, cache.type)
             replace(op, [scatter.result])

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 
 from ..analysis.functions import argument_attributes, body, functions, set_signature, terminator
+from ..diagnostics import Refusal
 from ..dialect.kv import string
 from ..dialect.types import element_of, shape_of
-from ..diagnostics import Refusal
 
 FIRST_STATE = "selected_count"
 """The state that leads the order, whatever function names it first."""
@@ -86,13 +86,13 @@ def signature(module: ir.Operation) -> dict[str, dict[str, list[dict[str, Any]]]
         found[name] = {
             "arguments": [
                 {"name": attributes.get("kv.name", ""), "role": attributes.get("kv.role", ""), **_tensor(argument.type)}
-                for argument, attributes in zip(
-                    body(function).arguments, argument_attributes(function), strict=True
-                )
+                for argument, attributes in zip(body(function).arguments, argument_attributes(function), strict=True)
             ],
             "results": [_tensor(value.type) for value in terminator(function).operands],
             "states": [
-                {"name": state, **_tensor(type_), "stored": used[state]} for state, type_ in order.items() if state in used
+                {"name": state, **_tensor(type_), "stored": used[state]}
+                for state, type_ in order.items()
+                if state in used
             ],
         }
     return found
@@ -126,9 +126,7 @@ def _uses(function: ir.Operation) -> dict[str, bool]:
 def _to_arguments(function: ir.Operation, order: dict[str, ir.Type]) -> None:
     block, used = body(function), _uses(function)
     own_arguments = len(block.arguments)
-    present = {
-        state: block.add_argument(type_, function.location) for state, type_ in order.items() if state in used
-    }
+    present = {state: block.add_argument(type_, function.location) for state, type_ in order.items() if state in used}
     for op in _state_ops(function):
         state = string(op, "state")
         if op.name == "kv.state_load":
@@ -138,7 +136,7 @@ def _to_arguments(function: ir.Operation, order: dict[str, ir.Type]) -> None:
         op.erase()
     returned = terminator(function)
     results = [*returned.operands, *(present[state] for state in present if used[state])]
-    tied = {}
+    tied: dict[int, int] = {}
     for position, state in enumerate(present):
         if used[state]:
             tied[own_arguments + position] = len(returned.operands) + len(tied)

@@ -67,10 +67,8 @@ def _text(op: ir.Operation, most: int) -> str:
     """
     q, k, length = (operand.type for operand in op.operands)
     result = op.results[0].type
-    _, heads, group, n, features = shape_of(q)
-    sink, ring = integer(op, "sink"), integer(op, "ring")
+    fixed = integer(op, "sink") + integer(op, "ring")
     return f"""
-#h = affine_map<(h) -> (h)>
 #hm_h = affine_map<(h, m) -> (h)>
 #hm_hm = affine_map<(h, m) -> (h, m)>
 #hjm_h = affine_map<(h, j, m) -> (h)>
@@ -102,7 +100,7 @@ func.func @topk_select(%q: {q}, %k: {k}, %length: {length}) -> {result} {{
   %one_i32 = arith.constant 1 : i32
   %scalar = tensor.extract %length[] : {length}
   %l = arith.index_cast %scalar : {length.element_type} to index
-  %fixed = arith.constant {sink + ring} : index
+  %fixed = arith.constant {fixed} : index
   %signed_count = arith.subi %l, %fixed : index
   %count_at_least = arith.maxsi %signed_count, %zero : index
   %most = arith.constant {most} : index
@@ -267,9 +265,11 @@ def _threshold(op: ir.Operation, most: int) -> str:
     heads, selected = shape_of(op.results[0].type)
     blocks, size = _padded(most)
     keys, thresholds = f"tensor<{heads}x{blocks * size}xi32>", f"tensor<{heads}xi32>"
-    parts = [f"""
+    parts = [
+        f"""
   %no_threshold = tensor.empty() : {thresholds}
-  %threshold_31 = linalg.fill ins(%zero_i32 : i32) outs(%no_threshold : {thresholds}) -> {thresholds}"""]
+  %threshold_31 = linalg.fill ins(%zero_i32 : i32) outs(%no_threshold : {thresholds}) -> {thresholds}"""
+    ]
     top = 31
     while top > 0:
         shift = (top - 1) // _DIGIT * _DIGIT

@@ -173,6 +173,8 @@ def _rewrite(logits: Logits, key: Axis, causal: bool, axes: Axes, evaluator: Eva
         weights = value_product.operands[weights_side]
         weight_dims = axes.of[weights]
         v_heads = _matching_heads(value_product, weight_dims[0], v, heads, copies)
+        # the values may be made after the softmax
+        builder = TorchBuilder(value_product, logits.softmax.location)
         v4 = _cache(builder, v, v_heads, row_axes, batch)
         width = shape_of(v4.type)[3]
         element = element_of(q5.type)
@@ -183,7 +185,7 @@ def _rewrite(logits: Logits, key: Axis, causal: bool, axes: Axes, evaluator: Eva
             causal=causal,
             result=vtensor([batch, head_count, group_count, axes.query.size, width], element),
             location=logits.softmax.location,
-            before=logits.softmax,
+            before=value_product,
         )
         if v.scale != 1.0:
             raise Refusal(value_product, f"the cached values are scaled by {v.scale}", "scale the output instead")
