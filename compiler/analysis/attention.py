@@ -197,7 +197,7 @@ def cache_operand(product: ir.Operation, side: int, axes: Axes, evaluator: Evalu
     dims = axes.of[value]
     keys = [axis for group in dims for axis in group if axis.follows is Follows.KEY]
     if len(keys) != 1:
-        lost = axes.lost_key(value)
+        lost = axes.lost(value, Follows.KEY)
         raise lost.refusal() if lost is not None else Refusal(
             product,
             f"attention weights over one cache meet values with {len(keys)} cache axes",

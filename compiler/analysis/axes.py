@@ -121,13 +121,15 @@ def dimension_of(dims: Dims, axis: Axis) -> int:
 class Axes:
     """The axes of every tensor value of one function.
 
-    ``row`` and ``query`` are those of the tokens, ``keys`` the axis of each ``kv.append``'s result.
+    ``row`` and ``query`` are those of the tokens, ``keys`` the axis of each ``kv.append``'s result;
+    ``outer_parts`` tells of the outer part of an axis that a view split which axis that was.
     """
 
     def __init__(self, function: ir.Operation) -> None:
         self.of: dict[ir.Value, Dims] = {}
         self.events: list[Event] = []
         self.keys: dict[ir.Value, Axis] = {}
+        self.outer_parts: dict[Axis, Axis] = {}
         self._splits: dict[tuple[Axis, int], tuple[Axis, Axis]] = {}
         tokens = [
             argument
@@ -143,9 +145,9 @@ class Axes:
         for view in body(function).operations:
             self._visit(view.operation)
 
-    def lost_key(self, value: ir.Value) -> Event | None:
-        """Where a value that has no cache axis lost it on the way from a cache; None if it never had one."""
-        losing = {event.operation: event for event in self.events if event.axis.follows is Follows.KEY}
+    def lost(self, value: ir.Value, follows: Follows) -> Event | None:
+        """Where a value lost an axis that what it is made of had; None if nothing ever had one."""
+        losing = {event.operation: event for event in self.events if event.axis.follows is follows}
         pending, seen = [value], set()
         while pending:
             op = owner(pending.pop())
@@ -326,6 +328,7 @@ class Axes:
                 raise _Scrambled
             follows = Follows.PLAIN if axis.tracked else axis.follows
             self._splits[axis, size] = (Axis(follows, outer), Axis(follows, axis.size // outer))
+            self.outer_parts[self._splits[axis, size][0]] = axis
         return self._splits[axis, size]
 
     def _reduction(self, op: ir.Operation) -> None:
@@ -387,6 +390,12 @@ class Axes:
         if kind == "embedding":
             self._cut(op, dims[0], "looks up")
             self.of[result] = (*self.of[op.operands[1]], dims[1])
+        elif kind == "index.Tensor" and len(tensor_operands(op)) == 2:
+            listed = owner(op.operands[1])
+            assert listed is not None
+            at = next(i for i, v in enumerate(listed.operands) if is_tensor(v.type))
+            self._cut(op, dims[at], "looks up")
+            self.of[result] = (*dims[:at], *self.of[tensor_operands(op)[1]], *dims[at + 1 :])
         elif kind in ("slice.Tensor", "select.int", "index_select", "narrow"):
             at = axis_operand(op, 1, rank)
             extent = 1 if kind == "select.int" else shape_of(result.type)[at]

@@ -16,12 +16,17 @@ from .functions import argument_attributes, body
 
 @dataclass(frozen=True)
 class Cache:
-    """One grown cache of a function: ``name`` is its input's; ``head_axis`` is -1 for a cache without heads."""
+    """One grown cache of a function: ``name`` is its input's.
+
+    ``heads`` lie at ``head_axis``, with their features behind them in one dimension if its extent is larger;
+    ``head_axis`` is -1 for a cache without heads.
+    """
 
     name: str
     append: ir.Operation
     axis: int
     head_axis: int
+    heads: int
     reader: ir.Operation
 
 
@@ -55,7 +60,12 @@ def caches(function: ir.Operation) -> list[Cache]:
             name = names[append.operands[0]]
             if name not in found:
                 found[name] = Cache(
-                    name, append, integer(append, "axis"), _head_axis(append, operand, axes), attention
+                    name,
+                    append,
+                    integer(append, "axis"),
+                    _head_axis(append, operand, axes),
+                    shape_of(operand.type)[1],
+                    attention,
                 )
     for argument, name in names.items():
         if name not in found:
@@ -83,9 +93,11 @@ def _head_axis(append: ir.Operation, operand: ir.Value, axes: Axes) -> int:
     if not group:
         return -1
     dims = axes.of[append.results[0]]
-    own = axes_in(dims)
-    if len(group) != 1 or group[0] not in own or dims[dimension_of(dims, group[0])] != group:
+    heads = axes.outer_parts.get(group[0], group[0]) if len(group) == 1 else group[0]
+    if len(group) != 1 or heads not in axes_in(dims) or dims[dimension_of(dims, heads)] != (heads,):
         raise Refusal(
-            append, "the heads of a cache are merged with its features", "give heads and features axes of their own"
+            append,
+            "the heads of a cache are no axis of it",
+            "keep heads on an axis of their own, or in front of their features",
         )
-    return dimension_of(dims, group[0])
+    return dimension_of(dims, heads)

@@ -14,7 +14,7 @@ from ..diagnostics import Refusal
 from ..dialect.types import shape_of
 from .aten import NotConstant, constant
 from .attention import Logits, Mask
-from .axes import Axes, Axis, dimension_of
+from .axes import Axes, Axis, Follows, dimension_of
 from .evaluate import Evaluator, NotEvaluable
 from .functions import argument_attributes, body
 
@@ -69,6 +69,11 @@ def _queries_by_keys(hidden: torch.Tensor, mask: Mask, key: Axis, query: Axis, a
     """One [Q, T] table from a mask of the logits' shape, which must be the same for all rows and heads."""
     result = mask.operation.results[0]
     shape, dims = shape_of(result.type), axes.of[result]
+    if query.size > 1 and not any(query in group for group in dims):
+        lost = axes.lost(result, Follows.QUERY)
+        raise lost.refusal() if lost is not None else Refusal(
+            mask.operation, "masked logits have no axis of the query tokens", "mask logits of queries and keys"
+        )
     order = [i for i, group in enumerate(dims) if key not in group and query not in group]
     table = hidden.expand(shape)
     merged = query.size > 1 and dims[dimension_of(dims, query)] != (query,)

@@ -333,19 +333,26 @@ class _Prefill(_Rewriter):
 
     def _compact(self, cache: Cache, selection: ir.Value | None, length: ir.Value, row: ir.Value) -> None:
         rows = cache.append.operands[1]
-        shape = [self.policy.slots if i == cache.axis else d for i, d in enumerate(shape_of(rows.type))]
+        builder = TorchBuilder(self.last, cache.append.location)
+        given, axis = shape_of(rows.type), cache.axis
+        split = list(given)
+        if cache.head_axis > 0 and given[cache.head_axis] != cache.heads:
+            # heads and features share a dimension: they have one each while the slots are filled
+            split[cache.head_axis : cache.head_axis + 1] = [cache.heads, given[cache.head_axis] // cache.heads]
+            axis += cache.head_axis < cache.axis
         slots = CompactOp(
-            rows,
+            builder.view(rows, split),
             length,
             positions=selection,
             **_policy_attributes(self.policy),
-            axis=index_attribute(cache.axis),
+            axis=index_attribute(axis),
             head_axis=index_attribute(cache.head_axis),
-            slots=vtensor(shape, element_of(rows.type)),
+            slots=vtensor([self.policy.slots if i == axis else d for i, d in enumerate(split)], element_of(rows.type)),
             loc=cache.append.location,
             ip=self.tail,
         ).slots
-        self._write(cache.name, slots, row, cache.append.location)
+        kept = [self.policy.slots if i == cache.axis else d for i, d in enumerate(given)]
+        self._write(cache.name, builder.view(slots, kept), row, cache.append.location)
 
     def _write(self, state: str, value: ir.Value, row: ir.Value, location: ir.Location) -> None:
         type_ = self.states[state]

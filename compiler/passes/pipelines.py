@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from torch_mlir.passmanager import PassManager
 
+from ..analysis.evaluate import Weights
+from ..dialect.policy import Policy
+from .apply_policy import ApplyPolicy
+from .check_axis import CheckAxis
 from .lower_asserts import LowerAsserts
 from .lower_attention import LowerAttention
 from .lower_compact import LowerCompact
@@ -18,6 +22,42 @@ from .lower_verify_linalg import VerifyLinalg
 from .lower_view_dtype import LowerViewDtype
 from .lower_write_row import LowerWriteRow
 from .manager import Step, split_pipeline
+from .raise_append import RaiseAppend
+from .raise_attention import RaiseAttention
+from .rebuild_positions import RebuildPositions
+from .select_last import SelectLast
+
+
+def raise_to_kv(weights: Weights) -> list[Step]:
+    """From the torch phase to the kv phase: a module of @decode, @decode_probe and any @prefill_<N>.
+
+    ``weights`` gives the value of a registered buffer that masks are made of.
+    """
+    return [RaiseAppend(), RaiseAttention(weights), SelectLast(), CheckAxis(), RebuildPositions()]
+
+
+def apply_policy(policy: Policy, batch: int) -> list[Step]:
+    """From the kv phase to the static phase: ``batch`` rows of ``policy.slots`` slots."""
+    return [
+        ApplyPolicy(
+            policy.sink,
+            policy.recent,
+            policy.topk,
+            policy.window,
+            batch,
+            policy.pool,
+            policy.pool_size,
+            policy.score,
+        )
+    ]
+
+
+def probe_past(slots: int, max_positions: int | None) -> int:
+    """The past length of @decode_probe: the longest that the model is made for, or some multiple of the slots.
+
+    Masks are proven plainly causal up to that length, so no position beyond it may be decoded.
+    """
+    return max(max_positions - 1, slots) if max_positions is not None else max(4 * slots, 4096)
 
 
 def lower_to_linalg() -> list[Step]:
