@@ -1,0 +1,95 @@
+"""The decompositions to core ATen: torch.export's own, and attention spelled out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import FrontendError
+
+_aten: Any = torch.ops.aten
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention as products and a softmax, whatever the user's device would have fused it to.
+
+    query [.., Hq, L, Dk], key [.., Hkv, S, Dk], value [.., Hkv, S, Dv] -> [.., Hq, L, Dv], in query's dtype;
+    16-bit floats are computed in f32, as PyTorch's own reference does. ``is_causal`` aligns the first query with
+    the first key. Source: torch.nn.functional.scaled_dot_product_attention's documentation and
+    aten/src/ATen/native/transformers/attention.cpp (_scaled_dot_product_attention_math).
+
+    Raises:
+        FrontendError: dropout is on.
+    """
+    if dropout_p:
+        raise FrontendError(f"attention with dropout {dropout_p}: export the model in eval mode")
+    dtype = query.dtype
+    if enable_gqa:
+        key, value = (_repeat_heads(t, query.shape[-3]) for t in (key, value))
+    if dtype in _HALF:
+        query, key, value = (t.to(torch.float32) for t in (query, key, value))
+    if scale is None:
+        scale = 1.0 / math.sqrt(query.shape[-1])
+    logits = torch.matmul(query, key.transpose(-2, -1)) * scale
+    if is_causal:
+        queries, keys = torch.arange(query.shape[-2]), torch.arange(key.shape[-2])
+        attn_mask = keys[None, :] <= queries[:, None]
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            logits = torch.where(attn_mask, logits, -math.inf)
+        else:
+            logits = logits + attn_mask
+    return torch.matmul(torch.softmax(logits, -1), value).to(dtype)
+
+
+def _repeat_heads(heads: Tensor, count: int) -> Tensor:
+    *rows, own, length, width = heads.shape
+    if own == count:
+        return heads
+    group = count // own
+    return heads.unsqueeze(-3).expand(*rows, own, group, length, width).reshape(*rows, count, length, width)
+
+
+# Ops that the exported graph holds whole and that we decompose ourselves.
+OWN: dict[Any, Callable[..., Any]] = {
+    _aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+}
+
+
+def squeeze_dims(value: Tensor, dims: list[int]) -> Tensor:
+    """``aten.squeeze.dims``, which torch-mlir has no op for, as a view."""
+    gone = {dim % value.ndim for dim in dims}
+    return value.view([extent for i, extent in enumerate(value.shape) if i not in gone or extent != 1])
+
+
+def split_with_sizes(value: Tensor, sizes: list[int], dim: int = 0) -> list[Tensor]:
+    """``aten.split_with_sizes`` as slices, so that no op has a list of tensors for a result."""
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(torch.ops.aten.slice.Tensor(value, dim, start, start + size))
+        start += size
+    return parts
+
+
+def core_aten() -> dict[Any, Callable[..., Any]]:
+    """torch.export's table of decompositions to core ATen, by op, and two of our own on top."""
+    return {
+        **dict(torch.export.default_decompositions().items()),
+        _aten.squeeze.dims: squeeze_dims,
+        _aten.split_with_sizes.default: split_with_sizes,
+    }

@@ -1,0 +1,119 @@
+"""The flat, functional graph of an exported program: no submodules, nothing written in place.
+
+Everything that reads a program's graph (the roles of its inputs, its specialisation) reads this one form.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature
+from torch.fx import Graph, GraphModule, Node
+
+from .errors import FrontendError
+
+_ops: Any = torch.ops
+# Regions that change nothing but autograd's bookkeeping, with the position of their body among the arguments.
+_GRAD_MODE = _ops.higher_order.wrap_with_set_grad_enabled
+_AUTOCAST = _ops.higher_order.wrap_with_autocast
+# In place by name, the identity by effect: it only cuts autograd's history.
+_IDENTITIES = (_ops.aten.detach_.default,)
+
+
+@dataclass(frozen=True)
+class FlatProgram:
+    """A graph whose placeholders and outputs are those that ``signature`` lists, in its order."""
+
+    graph: Graph
+    signature: ExportGraphSignature
+
+
+def flatten(program: ExportedProgram) -> FlatProgram:
+    """The flat, functional form of a program; the program itself is left as it is.
+
+    Regions under ``torch.no_grad`` are inlined. In-place updates of values are made functional by torch.export.
+
+    Raises:
+        FrontendError: the program writes to a buffer or to an input, or branches or loops in its graph.
+    """
+    signature, module = program.graph_signature, program.graph_module
+    if _needs_functionalisation(module):
+        with warnings.catch_warnings():  # torch.export warns about its own tree specs
+            warnings.simplefilter("ignore", FutureWarning)
+            functional = program.run_decompositions({})
+        signature, module = functional.graph_signature, functional.graph_module
+    _refuse_mutation(signature)
+    graph = Graph()
+    values: dict[Node, Any] = {}
+    for node in module.graph.nodes:
+        if node.op == "output":
+            graph.output(torch.fx.map_arg(node.args[0], values.__getitem__))
+        else:
+            _copy(graph, module, node, values)
+    return FlatProgram(graph, signature)
+
+
+def source_of(node: Node) -> str:
+    """``file.py:line`` of the user's code that a node comes from, or its name where that is not known."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    own = [f for f in frames if "/site-packages/" not in f[0]] or frames
+    return f"{own[-1][0]}:{own[-1][1]}" if own else f"the node {node.name}"
+
+
+def _copy(graph: Graph, module: GraphModule, node: Node, values: dict[Node, Any]) -> None:
+    if node.op == "get_attr":  # a region's body, read where the region is called
+        return
+    if node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator):
+        body, operands = _region(node)
+        inner = getattr(module, str(body.target))
+        arguments = torch.fx.map_arg(operands, values.__getitem__)
+        within: dict[Node, Any] = dict(zip(inner.graph.find_nodes(op="placeholder"), arguments, strict=True))
+        for child in inner.graph.nodes:
+            if child.op == "output":
+                values[node] = torch.fx.map_arg(child.args[0], within.__getitem__)
+            elif child.op != "placeholder":
+                _copy(graph, inner, child, within)
+        return
+    if node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
+        container, index = node.args
+        if isinstance(container, Node) and isinstance(values[container], (tuple, list)):
+            values[node] = values[container][index]
+            return
+    values[node] = graph.node_copy(node, values.__getitem__)
+
+
+def _region(node: Node) -> tuple[Node, tuple[Any, ...]]:
+    body = {_GRAD_MODE: 1, _AUTOCAST: 4}.get(node.target)
+    if body is None:
+        raise FrontendError(
+            f"the model uses {node.target} ({source_of(node)}), which is not supported: "
+            "write it without branches and loops that depend on tensors"
+        )
+    return node.args[body], tuple(node.args[body + 1 :])  # type: ignore[return-value]
+
+
+def _needs_functionalisation(module: GraphModule) -> bool:
+    for graph_module in module.modules():
+        if not isinstance(graph_module, GraphModule):
+            continue
+        for node in graph_module.graph.nodes:
+            if node.target is _AUTOCAST and node.args[2]:
+                return True
+            if isinstance(node.target, torch._ops.OpOverload) and node.target not in _IDENTITIES:
+                if node.target._schema.is_mutable:
+                    return True
+    return False
+
+
+def _refuse_mutation(signature: ExportGraphSignature) -> None:
+    written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if written:
+        raise FrontendError(
+            f"the program writes to {', '.join(sorted(written)[:4])} in place; a cache must come in as an input and "
+            "go out, grown, as an output: return torch.cat([cache, new], dim) instead of updating it"
+        )

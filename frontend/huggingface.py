@@ -1,0 +1,155 @@
+"""Causal language models from a Hugging Face folder, exported as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
+from transformers import AutoModelForCausalLM, DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from .decoder import Decoder, from_program
+from .errors import FrontendError
+
+DTYPES = {"checkpoint": "auto", "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+_PREFIX = "model."
+
+
+def load(folder: str | Path, dtype: str = "checkpoint") -> Decoder:
+    """A decoder from a folder with config.json and safetensors, in the checkpoint's own or another dtype.
+
+    Exported once, with dynamic batch, query and past; the caches are its inputs ``keys_<layer>`` and
+    ``values_<layer>`` [B, H, T, D], beside ``input_ids`` and ``position_ids`` [B, Q] i64 and the additive
+    ``attention_mask`` [B, 1, Q, P + Q].
+
+    Raises:
+        FrontendError: the folder does not load, or its model keeps more than a plain cache per layer.
+    """
+    if dtype not in DTYPES:
+        raise FrontendError(f"--dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=DTYPES[dtype], attn_implementation="sdpa", local_files_only=True
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise FrontendError(f"{folder} does not load as a causal language model: {error}") from error
+    return from_model(model.eval().requires_grad_(False), Path(folder).resolve().name)
+
+
+def from_model(model: Any, name: str) -> Decoder:
+    """A decoder from a model of transformers' own classes, as ``load`` gives it.
+
+    Raises:
+        FrontendError: its layers keep more than a plain cache, or attend through a sliding window.
+    """
+    shapes = _cache_shapes(model)
+    return from_program(
+        _export(model, shapes),
+        name=name,
+        inputs={"tokens": "input_ids", "positions": "position_ids"},
+        causal_masks={"attention_mask"},
+        max_positions=getattr(model.config, "max_position_embeddings", None),
+    )
+
+
+class _Step(nn.Module):
+    """One call of a model with its caches as plain inputs and outputs."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        attention_mask: Tensor,
+        keys: list[Tensor],
+        values: list[Tensor],
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        cache = DynamicCache(config=self.model.config)
+        for layer, key, value in zip(cache.layers, keys, values, strict=True):
+            # Set, not updated: an update would join an empty tensor first.
+            layer.keys, layer.values, layer.is_initialized = key, value, True
+        out = self.model(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            attention_mask=attention_mask,
+            cache=cache,
+            use_cache=True,
+        )
+        return out.logits, [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
+
+
+def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """(heads, width) of keys and values, by layer."""
+    layers = DynamicCache(config=model.config).layers
+    for index, layer in enumerate(layers):
+        if layer.is_sliding:
+            raise FrontendError(
+                f"layer {index} of the model attends through a sliding window of "
+                f"{getattr(layer, 'sliding_window', '?')} tokens, which is not supported yet: "
+                "a model whose config sets no window is"
+            )
+        if type(layer) is not DynamicLayer:
+            raise FrontendError(f"layer {index} of the model keeps a {type(layer).__name__}, not a plain cache")
+    # Read off a call: the heads and widths of a cache are not always those of the config.
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(input_ids=torch.zeros(1, 1, dtype=torch.long), cache=cache, use_cache=True)
+    return [((k.shape[1], k.shape[3]), (v.shape[1], v.shape[3])) for k, v in ((la.keys, la.values) for la in cache.layers)]
+
+
+def _export(model: Any, shapes: list[tuple[tuple[int, int], tuple[int, int]]]) -> ExportedProgram:
+    # Sizes of at least 2, all different: 0 and 1 would be taken for constants, equal ones for one another.
+    batch, query, past = 2, 3, 5
+    b, q, p = Dim("batch", min=1), Dim("query", min=1), Dim("past", min=0)
+    # The mask's length is a dimension of its own: tied to the others it would come with a bound from below.
+    total = Dim("total", min=1)
+    dtype = model.dtype
+    arguments = (
+        torch.zeros(batch, query, dtype=torch.long),
+        torch.zeros(batch, query, dtype=torch.long),
+        torch.zeros(batch, 1, query, past + query, dtype=dtype),
+        [torch.zeros(batch, heads, past, width, dtype=dtype) for (heads, width), _ in shapes],
+        [torch.zeros(batch, heads, past, width, dtype=dtype) for _, (heads, width) in shapes],
+    )
+    dynamic = (
+        {0: b, 1: q},
+        {0: b, 1: q},
+        {0: b, 2: q, 3: total},
+        [{0: b, 2: p} for _ in shapes],
+        [{0: b, 2: p} for _ in shapes],
+    )
+    with torch.no_grad():
+        program = torch.export.export(_Step(model), arguments, dynamic_shapes=dynamic, strict=False)
+    return _with_checkpoint_names(program)
+
+
+def _with_checkpoint_names(program: ExportedProgram) -> ExportedProgram:
+    """The program with its weights named as in the checkpoint, not as in the module that wraps the model."""
+
+    def own(name: str) -> str:
+        return name.removeprefix(_PREFIX)
+
+    signature = program.graph_signature
+    inputs = [
+        InputSpec(spec.kind, spec.arg, own(spec.target), spec.persistent)
+        if spec.kind is not InputKind.USER_INPUT and spec.target is not None
+        else spec
+        for spec in signature.input_specs
+    ]
+    return ExportedProgram(
+        root=program.graph_module,
+        graph=program.graph,
+        graph_signature=ExportGraphSignature(inputs, signature.output_specs),
+        state_dict={own(name): value for name, value in program.state_dict.items()},
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants={own(name): value for name, value in program.constants.items()},
+    )

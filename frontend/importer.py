@@ -1,0 +1,76 @@
+"""Static programs of a decoder as one MLIR module in the torch dialect, weights by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+from torch_mlir import ir
+from torch_mlir.dialects import torch as torch_dialect
+from torch_mlir.extras.fx_importer import FxImporter, FxImporterHooks, InputInfo
+
+from snapcc.compiler.dialect import kv
+
+from .decoder import Decoder
+
+
+class _NamedWeights(FxImporterHooks):
+    """Gives a ``kv.parameter`` for every weight of more than one element."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def resolve_input(self, gni: Any, value: Any, info: InputInfo) -> ir.Value | None:
+        if not isinstance(value, torch.Tensor) or value.numel() == 1:
+            return None
+        name = self._decoder.weight_name(str(info.input_spec.target))
+        context = gni._c
+        operation = kv.ParameterOp(
+            ir.StringAttr.get(name, context),
+            info.ir_type,
+            loc=ir.Location.name(name, context=context),
+            ip=ir.InsertionPoint(gni._b),
+        )
+        return operation.value  # type: ignore[no-any-return]
+
+
+def import_functions(
+    context: ir.Context, functions: Sequence[tuple[str, ExportedProgram]], decoder: Decoder
+) -> ir.Module:
+    """One module with a function for each (name, program), as ``decoder.specialise`` made them.
+
+    A function's arguments are the program's user inputs, each with ``kv.name`` and ``kv.role``; its results are the
+    program's outputs, each with ``kv.name``: "logits", the name of the cache that it is grown from, or its own.
+    Locations are the lines of the model's source. The kv dialect is loaded in ``context``.
+
+    Raises:
+        FrontendError: a program has weights that the importer cannot name.
+        ir.MLIRError: the module does not verify.
+    """
+    torch_dialect.register_dialect(context)
+    importer = FxImporter(context=context, hooks=_NamedWeights(decoder))
+    for name, program in functions:
+        function = importer.import_program(program, func_name=name)
+        _name_arguments(context, function, program, decoder)
+    importer.module.operation.verify()
+    return importer.module
+
+
+def _name_arguments(context: ir.Context, function: Any, program: ExportedProgram, decoder: Decoder) -> None:
+    caches = {c.output_index: c.name for c in decoder.caches}
+    outputs = [s.arg for s in program.graph_signature.output_specs if s.kind is OutputKind.USER_OUTPUT]
+    results = [
+        "logits" if index == decoder.logits else caches.get(index, getattr(arg, "name", f"output_{index}"))
+        for index, arg in enumerate(outputs)
+    ]
+    with context:
+        text = ir.StringAttr.get
+        function.attributes["arg_attrs"] = ir.ArrayAttr.get(
+            [ir.DictAttr.get({"kv.name": text(i.name), "kv.role": text(str(i.role))}) for i in decoder.inputs]
+        )
+        function.attributes["res_attrs"] = ir.ArrayAttr.get(
+            [ir.DictAttr.get({"kv.name": text(name)}) for name in results]
+        )

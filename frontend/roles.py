@@ -1,0 +1,398 @@
+"""What the inputs and outputs of a decoder are for, told by how its graph uses them (design section 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, SymIntArgument, TensorArgument
+from torch.fx import Node
+
+from .errors import FrontendError
+from .flat import FlatProgram, source_of
+from .lengths import BATCH, PAST, QUERY, Extent, Lengths, expression
+
+_TOKEN_NAMES = ("input_ids", "tokens", "ids")
+_POSITION_NAMES = ("position_ids", "positions", "pos")
+
+# Ops that only move, join or convert elements: what comes out of them is what went in.
+_MOVES = frozenset(
+    "alias cat chunk clone concat concatenate contiguous copy detach detach_ expand flatten getitem lift_fresh_copy "
+    "movedim narrow permute reshape select select_scatter slice slice_scatter split split_with_sizes squeeze stack "
+    "swapaxes swapdims t to _to_copy transpose type_as unbind unflatten unsqueeze _unsafe_view view".split()
+)
+_COMPARISONS = frozenset("eq ge gt le lt ne".split())
+_ROTATIONS = frozenset("cos sin".split())
+
+
+class Role(StrEnum):
+    """What an input of a decoder is for."""
+
+    TOKENS = "tokens"
+    POSITIONS = "positions"
+    CAUSAL_MASK = "causal_mask"
+    CACHE = "cache"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor input of the program, in the order of its flat user inputs."""
+
+    name: str
+    role: Role
+    shape: tuple[Extent, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class CacheInput:
+    """A cache: an input that an output returns, longer by the query's tokens along ``axis``.
+
+    ``input_index`` counts the tensor inputs of the program, ``output_index`` its outputs, both flat.
+    """
+
+    name: str
+    input_index: int
+    output_index: int
+    row_axis: int
+    axis: int
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A program's inputs told apart, and the lengths that its shapes depend on."""
+
+    inputs: tuple[Input, ...]
+    caches: tuple[CacheInput, ...]
+    logits: int
+    vocabulary: int
+    position_rows: int | None
+    lengths: Lengths
+
+
+def tell_roles(
+    flat: FlatProgram, lengths: Lengths, named: Mapping[str, str], causal_masks: Collection[str]
+) -> Roles:
+    """Tells the inputs of a program apart, by use, else by name; ``named`` (from role to input's name) decides first.
+
+    Raises:
+        FrontendError: no tokens input, no cache, no logits, or more than one that could be it.
+    """
+    return _Reader(flat, lengths, named, causal_masks).read()
+
+
+class _Reader:
+    def __init__(
+        self, flat: FlatProgram, lengths: Lengths, named: Mapping[str, str], causal_masks: Collection[str]
+    ) -> None:
+        self.lengths = lengths
+        self.named = dict(named)
+        self.causal_masks = frozenset(causal_masks)
+        self.nodes: dict[str, Node] = {n.name: n for n in flat.graph.nodes}
+        self.inputs = self._user_inputs(flat)
+        (output,) = flat.graph.find_nodes(op="output")
+        self.outputs: list[Any] = list(output.args[0])
+        self.sources = self._sources(flat)
+        self._check_names()
+
+    def read(self) -> Roles:
+        grown = self._caches()
+        logits, tokens, vocabulary = self._logits_and_tokens(grown)
+        self._bind_tokens(tokens, grown)
+        caches = tuple(self._cache(tokens, *triple) for triple in grown)
+        others = [n for n in self.inputs if n is not tokens and n.name not in {c.name for c in caches}]
+        self._bind_totals(others)
+        positions, rows = self._positions(others, tokens, vocabulary)
+        inputs = tuple(
+            Input(n.name, self._role(n, tokens, positions, caches), self._shape(n), n.meta["val"].dtype)
+            for n in self.inputs
+        )
+        return Roles(inputs, caches, logits, vocabulary, rows, self.lengths)
+
+    # The graph as dependences.
+
+    def _user_inputs(self, flat: FlatProgram) -> list[Node]:
+        inputs = []
+        for spec in flat.signature.input_specs:
+            if spec.kind is not InputKind.USER_INPUT:
+                continue
+            if isinstance(spec.arg, SymIntArgument):
+                raise FrontendError(
+                    f"the input {spec.arg.name} is a Python number that the program was exported as dynamic: "
+                    "pass it as an integer tensor instead"
+                )
+            if isinstance(spec.arg, TensorArgument):
+                inputs.append(self.nodes[spec.arg.name])
+        return inputs
+
+    def _sources(self, flat: FlatProgram) -> dict[Node, frozenset[str]]:
+        """The user inputs whose elements each value is computed from; shapes do not count."""
+        inputs = {n.name for n in self.inputs}
+        sources: dict[Node, frozenset[str]] = {}
+        for node in flat.graph.nodes:
+            if node.op == "placeholder":
+                sources[node] = frozenset({node.name} & inputs)
+            elif isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int)):
+                sources[node] = frozenset()
+            else:
+                sources[node] = frozenset().union(*(sources[n] for n in node.all_input_nodes))
+        return sources
+
+    def _check_names(self) -> None:
+        known = [n.name for n in self.inputs]
+        for role, name in self.named.items():
+            if role not in (Role.TOKENS, Role.POSITIONS):
+                raise FrontendError(f"--input takes tokens=NAME and positions=NAME, not {role}={name}")
+            if name not in known:
+                raise FrontendError(f"--input {role}={name}: the program has no such input; it has {_list(known)}")
+        for name in self.causal_masks:
+            if name not in known:
+                raise FrontendError(f"--causal-mask {name}: the program has no such input; it has {_list(known)}")
+
+    # Caches.
+
+    def _caches(self) -> list[tuple[Node, int, int]]:
+        """(input, output's index, sequence axis) of each cache."""
+        grown: dict[Node, tuple[Node, int, int]] = {}
+        for index, output in enumerate(self.outputs):
+            if not isinstance(output, Node) or not output.meta["val"].dtype.is_floating_point:
+                continue
+            found = [(node, axis) for node in self._moved_from(output) if (axis := _grown_axis(node, output)) >= 0]
+            if len(found) > 1:
+                raise FrontendError(
+                    f"the output {output.name} ({source_of(output)}) joins several inputs, "
+                    f"{_list([n.name for n, _ in found])}: return each cache, grown, as an output of its own"
+                )
+            if found and found[0][0] not in grown:
+                node, axis = found[0]
+                grown[node] = (node, index, axis)
+        if not grown:
+            raise FrontendError(
+                f"the program has no cache: none of its inputs {_list([n.name for n in self.inputs])} comes back as "
+                "an output that is longer by the query's tokens; return torch.cat([cache, new], dim) for each cache"
+            )
+        return sorted(grown.values(), key=lambda triple: self.inputs.index(triple[0]))
+
+    def _moved_from(self, output: Node) -> list[Node]:
+        """The user inputs whose elements stand in a value unchanged."""
+        seen: set[Node] = set()
+        stack = [output]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node.op == "call_function" and _op(node) in _MOVES:
+                stack.extend(n for n in node.all_input_nodes if self.sources[n])
+        return [n for n in self.inputs if n in seen]
+
+    def _cache(self, tokens: Node, node: Node, output: int, axis: int) -> CacheInput:
+        before = [expression(d) for d in node.meta["val"].shape]
+        after = [expression(d) for d in self.outputs[output].meta["val"].shape]
+        self.lengths.bind(before[axis], PAST)
+        grown = self.lengths.extent(after[axis] - before[axis])
+        query = self._query(tokens)
+        if grown != query:
+            raise FrontendError(
+                f"the cache {node.name} grows by {after[axis] - before[axis]} along its axis {axis}, "
+                f"but the tokens {tokens.name} have {tuple(tokens.meta['val'].shape)}: a cache must grow by one row "
+                "for each token of the query"
+            )
+        batch = self._extents(tokens)[0]
+        rows = [i for i, e in enumerate(self._extents(node)) if e == batch and i != axis]
+        if not rows:
+            raise FrontendError(
+                f"the cache {node.name} of shape {tuple(node.meta['val'].shape)} has no batch axis: "
+                f"none of its extents is that of the tokens {tokens.name}, {tuple(tokens.meta['val'].shape)}"
+            )
+        index = self.inputs.index(node)
+        return CacheInput(node.name, index, output, row_axis=rows[0], axis=axis)
+
+    # Tokens and logits.
+
+    def _logits_and_tokens(self, grown: Sequence[tuple[Node, int, int]]) -> tuple[int, Node, int]:
+        caches = {index for _, index, _ in grown}
+        floats = [
+            index
+            for index, output in enumerate(self.outputs)
+            if isinstance(output, Node)
+            and index not in caches
+            and output.meta["val"].dtype.is_floating_point
+            and output.meta["val"].dim() >= 2
+            and isinstance(output.meta["val"].shape[-1], int)
+        ]
+        users: dict[int, set[str]] = {}
+        for index in floats:
+            rows = self.outputs[index].meta["val"].shape[-1]
+            if used := set().union(*(s for _, count, s in self._lookups() if count == rows and len(s) == 1)):
+                users[index] = used
+        logits = next(iter(users), floats[0] if len(floats) == 1 else -1)
+        if logits < 0:
+            raise FrontendError(
+                f"the program has {len(floats)} outputs that could be the logits: "
+                "return the logits [batch, query, vocabulary] beside the caches, and nothing else"
+            )
+        vocabulary = int(self.outputs[logits].meta["val"].shape[-1])
+        name = self._one(Role.TOKENS, sorted(users.get(logits, ())), _TOKEN_NAMES, self.inputs)
+        if name is None:
+            raise FrontendError(
+                f"no tokens input: none of {_list([n.name for n in self.inputs])} is the index into a table of "
+                f"{vocabulary} rows (the logits' last extent), and none is named {', '.join(_TOKEN_NAMES)}; "
+                "name it with --input tokens=NAME"
+            )
+        return logits, self.nodes[name], vocabulary
+
+    def _lookups(self) -> list[tuple[Node, int, frozenset[str]]]:
+        """(op, rows, the inputs that the index comes from) of each index into a table that no input feeds."""
+        found = []
+        for node in self.nodes.values():
+            if node.op != "call_function" or (lookup := _lookup(node)) is None:
+                continue
+            table, axis, index = lookup
+            rows = table.meta["val"].shape[axis]
+            if not self.sources[table] and self.sources[index] and isinstance(rows, int):
+                found.append((node, rows, self.sources[index]))
+        return found
+
+    def _one(
+        self, role: Role, candidates: Sequence[str], names: Sequence[str], inputs: Sequence[Node]
+    ) -> str | None:
+        """The one input of a role: as told, else by use, else by name."""
+        if role in self.named:
+            return self.named[role]
+        if len(candidates) == 1:
+            return candidates[0]
+        pool = candidates or [n.name for n in inputs if not n.meta["val"].dtype.is_floating_point]
+        by_name = [name for name in pool if name in names]
+        if len(by_name) == 1:
+            return by_name[0]
+        if candidates:
+            raise FrontendError(
+                f"several inputs could be the {role}: {_list(candidates)}; say which with --input {role}=NAME"
+            )
+        return None
+
+    # Lengths.
+
+    def _bind_tokens(self, tokens: Node, grown: Sequence[tuple[Node, int, int]]) -> None:
+        shape = [expression(d) for d in tokens.meta["val"].shape]
+        if not 1 <= len(shape) <= 2:
+            raise FrontendError(
+                f"the tokens {tokens.name} have shape {tuple(tokens.meta['val'].shape)}: expected [batch, query]"
+            )
+        if len(shape) == 1:
+            node, index, axis = grown[0]
+            growth = expression(self.outputs[index].meta["val"].shape[axis]) - expression(node.meta["val"].shape[axis])
+            if growth != 1:
+                raise FrontendError(
+                    f"the tokens {tokens.name} have no batch axis: expected [batch, query], "
+                    f"got {tuple(tokens.meta['val'].shape)}"
+                )
+        self.lengths.bind(shape[0], BATCH)
+        if len(shape) == 2:
+            self.lengths.bind(shape[1], QUERY)
+
+    def _query(self, tokens: Node) -> Extent:
+        extents = self._extents(tokens)
+        return extents[1] if len(extents) == 2 else Extent(1)  # type: ignore[return-value]
+
+    def _bind_totals(self, others: Sequence[Node]) -> None:
+        # An extent that nothing else fixes, as that of a mask exported with a dimension of its own, is the number
+        # of keys.
+        for node in others:
+            for extent in node.meta["val"].shape:
+                self.lengths.bind(expression(extent), PAST + QUERY)
+
+    def _extents(self, node: Node) -> list[Extent | None]:
+        return [self.lengths.extent(expression(d)) for d in node.meta["val"].shape]
+
+    def _shape(self, node: Node) -> tuple[Extent, ...]:
+        extents = self._extents(node)
+        if None in extents:
+            raise FrontendError(
+                f"the input {node.name} has shape {tuple(node.meta['val'].shape)}, which does not follow from the "
+                "lengths of batch, query and past: export it with the dimensions of the tokens and the caches"
+            )
+        return tuple(e for e in extents if e is not None)
+
+    # Positions and the rest.
+
+    def _positions(self, others: Sequence[Node], tokens: Node, vocabulary: int) -> tuple[str | None, int | None]:
+        """The positions input, and the rows of the shortest table that it indexes."""
+        per_query = [n for n in others if n.meta["val"].dtype != torch.bool and not _spans_keys(self._shape(n))]
+        names = {n.name for n in per_query}
+        lookups = [
+            (rows, source)
+            for _, rows, sources in self._lookups()
+            for source in sources & names
+            if tokens.name not in sources
+        ]
+        strong = {source for _, source in lookups} | self._used_in(_ROTATIONS, names)
+        weak = self._used_in(_COMPARISONS, names)
+        position = self._one(Role.POSITIONS, sorted(strong or weak), _POSITION_NAMES, per_query)
+        rows = [count for count, source in lookups if source == position]
+        return position, min(rows) if rows else None
+
+    def _used_in(self, ops: frozenset[str], names: set[str]) -> set[str]:
+        """Those of the inputs that alone feed an op of these kinds."""
+        used: set[str] = set()
+        for node in self.nodes.values():
+            if node.op == "call_function" and _op(node) in ops and self.sources[node] <= names:
+                used |= self.sources[node]
+        return used
+
+    def _role(self, node: Node, tokens: Node, positions: str | None, caches: Sequence[CacheInput]) -> Role:
+        if node is tokens:
+            return Role.TOKENS
+        if node.name == positions:
+            return Role.POSITIONS
+        if node.name in {c.name for c in caches}:
+            return Role.CACHE
+        return Role.CAUSAL_MASK if node.name in self.causal_masks else Role.OTHER
+
+
+def _grown_axis(before: Node, after: Node) -> int:
+    """The one axis along which ``after`` is longer than ``before``; -1 where the shapes differ otherwise."""
+    old = [expression(d) for d in before.meta["val"].shape]
+    new = [expression(d) for d in after.meta["val"].shape]
+    if len(old) != len(new):
+        return -1
+    differing = [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+    if len(differing) != 1:
+        return -1
+    growth = new[differing[0]] - old[differing[0]]
+    return differing[0] if growth.is_positive or growth.is_nonnegative else -1
+
+
+def _lookup(node: Node) -> tuple[Node, int, Node] | None:
+    """(table, axis, index) of an op that looks rows of a table up."""
+    op, args = _op(node), node.args
+    if op == "embedding":
+        return args[0], 0, args[1]  # type: ignore[return-value]
+    if op in ("index_select", "gather"):
+        return args[0], args[1], args[2]  # type: ignore[return-value]
+    if op == "index":
+        given = [(i, n) for i, n in enumerate(args[1]) if n is not None]  # type: ignore[arg-type]
+        if len(given) == 1:
+            return args[0], given[0][0], given[0][1]  # type: ignore[return-value]
+    return None
+
+
+def _op(node: Node) -> str:
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target._schema.name).split("::")[-1]
+    return str(getattr(target, "__name__", target))
+
+
+def _spans_keys(shape: Sequence[Extent]) -> bool:
+    return any(extent.past for extent in shape)
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:8])
+    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"

@@ -1,0 +1,255 @@
+"""An exported program at fixed lengths: static shapes, core ATen ops only.
+
+torch.export could do this by exporting again and decomposing, at half a minute for 30 layers, since it traces
+every layer anew. Here each distinct op (target, shapes, other arguments) is decomposed once and its nodes are
+copied wherever it occurs, which gives the same graph in a second or two and keeps the user's source lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch._subclasses.functional_tensor import dispatch_functionalize
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ArgumentSpec,
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import DecompositionInterpreter
+
+from .decompositions import OWN, core_aten
+from .errors import FrontendError
+from .flat import FlatProgram, source_of
+
+_aten: Any = torch.ops.aten
+# What they hold is checked here, at fixed lengths, or is about the tensors that the export was traced with.
+_ASSERTIONS = {
+    _aten._assert_tensor_metadata.default,
+    _aten._assert_async.msg,
+    _aten._assert_async.default,
+    _aten._assert_scalar.default,
+    _aten.sym_constrain_range.default,
+    _aten.sym_constrain_range_for_size.default,
+}
+# Ops without an effect on values, in a functional graph.
+_IDENTITIES = {
+    _aten.detach_.default,
+    _aten.detach.default,
+    _aten.alias.default,
+    _aten.lift_fresh_copy.default,
+    _aten.lift_fresh.default,
+}
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The decomposed nodes of one op, with placeholders for its tensor arguments."""
+
+    graph: Graph
+    output: Any
+
+
+class Specialiser:
+    """Makes static programs of one exported program; what it learns about an op serves all of them."""
+
+    def __init__(self, program: ExportedProgram, flat: FlatProgram) -> None:
+        self._program = program
+        self._flat = flat
+        self._mode = FakeTensorMode()
+        self._table = core_aten()
+        self._pieces: dict[Any, _Piece] = {}
+        self._weights: dict[str, torch.Tensor] = {**program.state_dict, **program.constants}
+
+    def at(self, shapes: Mapping[str, tuple[int, ...]]) -> ExportedProgram:
+        """The program with inputs of the given shapes, by the name of their placeholder.
+
+        Raises:
+            FrontendError: the program reads a tensor's value into Python, or draws random numbers.
+        """
+        graph = Graph()
+        values: dict[Node, Any] = {}
+        specs = {spec.arg.name: spec for spec in self._flat.signature.input_specs if hasattr(spec.arg, "name")}
+        for node in self._flat.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = self._placeholder(graph, node, specs[node.name], shapes)
+            elif node.op == "call_function":
+                values[node] = self._call(graph, node, values)
+            elif node.op == "output":
+                outputs = tuple(torch.fx.map_arg(node.args[0], values.__getitem__))
+                graph.output(outputs)
+        graph.eliminate_dead_code()
+        graph.lint()
+        return self._exported(graph, outputs)
+
+    def _placeholder(
+        self, graph: Graph, node: Node, spec: InputSpec, shapes: Mapping[str, tuple[int, ...]]
+    ) -> Node | Any:
+        placeholder = graph.placeholder(str(node.target))
+        placeholder.name = node.name
+        if isinstance(spec.arg, ConstantArgument):
+            placeholder.meta["val"] = spec.arg.value
+            return spec.arg.value
+        with self._mode:
+            if spec.kind is InputKind.USER_INPUT:
+                fake = torch.empty(shapes[node.name], dtype=node.meta["val"].dtype)
+            else:
+                weight = self._weights[str(spec.target)]
+                fake = torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype)
+        placeholder.meta["val"] = fake
+        return placeholder
+
+    def _call(self, graph: Graph, node: Node, values: dict[Node, Any]) -> Any:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        if node.target is _aten._assert_scalar.default and args[0] is False:
+            raise FrontendError(f"the program refuses these lengths ({source_of(node)}): {args[1]}")
+        if node.target in _ASSERTIONS:
+            return None
+        if node.target in _IDENTITIES:
+            return args[0]
+        if _is_length(node):
+            return node.target(*_values(args), **_values(kwargs))  # type: ignore[operator]
+        if not isinstance(node.target, torch._ops.OpOverload):
+            if getattr(node.target, "__name__", "") == "getitem":
+                return args[0][args[1]]
+            raise FrontendError(f"the model uses {node.target} ({source_of(node)}), which is not a PyTorch op")
+        if torch.Tag.nondeterministic_seeded in node.target.tags and not _is_off(node, args):
+            raise FrontendError(
+                f"the model draws random numbers by {node.target} ({source_of(node)}): export it in eval mode"
+            )
+        return self._inline(graph, node, args, kwargs)
+
+    def _inline(self, graph: Graph, node: Node, args: Any, kwargs: Any) -> Any:
+        leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Node))
+        operands = [leaf for leaf in leaves if isinstance(leaf, Node)]
+        piece = self._piece(node, leaves, structure)
+        inner: dict[Node, Any] = dict(zip(piece.graph.find_nodes(op="placeholder"), operands, strict=True))
+        for child in piece.graph.nodes:
+            if child.op != "call_function":
+                continue
+            if child.target in _IDENTITIES:
+                inner[child] = inner[child.args[0]]
+                continue
+            copied = graph.node_copy(child, inner.__getitem__)
+            copied.meta = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
+            copied.meta["val"] = child.meta["val"]
+            inner[child] = copied
+        return torch.fx.map_arg(piece.output, inner.__getitem__)
+
+    def _piece(self, node: Node, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
+        key = (node.target, str(structure), tuple(_description(leaf) for leaf in leaves))
+        if key not in self._pieces:
+            self._pieces[key] = self._decompose(node, leaves, structure)
+        return self._pieces[key]
+
+    def _decompose(self, node: Node, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
+        op = OWN.get(node.target, node.target)
+        call, piece = Graph(), Graph()
+        filled, operands = [], []
+        for leaf in leaves:
+            if isinstance(leaf, Node):
+                value = leaf.meta["val"]
+                filled.append(call.placeholder(f"operand_{len(operands)}"))
+                with self._mode:  # a tensor of its own: two operands may be one value here and two elsewhere
+                    operands.append(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype))
+            else:
+                filled.append(leaf)
+        args, kwargs = pytree.tree_unflatten(filled, structure)
+        call.output(call.create_node("call_function", dispatch_functionalize(op), args, kwargs))
+        try:
+            with self._mode, torch.no_grad():
+                DecompositionInterpreter(torch.nn.Module(), piece, self._table, graph=call).run(*operands)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise FrontendError(
+                f"{node.target} ({source_of(node)}) depends on a tensor's values: keep them out of Python and shapes"
+            ) from error
+        piece.eliminate_dead_code()
+        _check(piece, node)
+        (output,) = piece.find_nodes(op="output")
+        return _Piece(piece, output.args[0])
+
+    def _exported(self, graph: Graph, outputs: tuple[Any, ...]) -> ExportedProgram:
+        inputs = [_as_buffer(spec) for spec in self._flat.signature.input_specs]
+        results = [OutputSpec(OutputKind.USER_OUTPUT, _argument(value), None) for value in outputs]
+        signature = ExportGraphSignature(inputs, results)
+        call = self._program.call_spec
+        root = ModuleCallEntry(
+            "",
+            ModuleCallSignature(
+                [spec.arg for spec in inputs if spec.kind is InputKind.USER_INPUT],
+                [spec.arg for spec in results],
+                call.in_spec,
+                call.out_spec,
+                self._program.module_call_graph[0].signature.forward_arg_names,  # type: ignore[union-attr]
+            ),
+        )
+        return ExportedProgram(
+            root=torch.nn.Module(),
+            graph=graph,
+            graph_signature=signature,
+            state_dict=self._program.state_dict,
+            range_constraints={},
+            module_call_graph=[root],
+            constants=self._program.constants,
+        )
+
+
+def _is_length(node: Node) -> bool:
+    """Whether a node computes a number from shapes: everything that such a number needs is known by now."""
+    value = node.meta.get("val")
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def _is_off(node: Node, args: tuple[Any, ...]) -> bool:
+    return node.target is _aten.dropout.default and not args[2] or node.target in OWN
+
+
+def _values(args: Any) -> Any:
+    return torch.fx.map_arg(args, lambda node: node.meta["val"])
+
+
+def _description(leaf: Any) -> Any:
+    if not isinstance(leaf, Node):
+        return (type(leaf), repr(leaf))
+    value = leaf.meta["val"]
+    return (tuple(value.shape), value.stride(), value.dtype, value.storage_offset())
+
+
+def _as_buffer(spec: InputSpec) -> InputSpec:
+    # The importer tells a weight's name to its hooks for parameters and buffers only.
+    if spec.kind is InputKind.CONSTANT_TENSOR:
+        return InputSpec(InputKind.BUFFER, spec.arg, spec.target, persistent=False)
+    return spec
+
+
+def _argument(value: Any) -> ArgumentSpec:
+    if isinstance(value, Node):
+        return TensorArgument(value.name)
+    return ConstantArgument("", value)
+
+
+def _check(piece: Graph, node: Node) -> None:
+    for made in piece.nodes:
+        if made.op == "get_attr":
+            raise FrontendError(f"{node.target} ({source_of(node)}) decomposes into a tensor constant: not supported")
+        if made.target is _aten.as_strided.default:
+            raise FrontendError(
+                f"{node.target} ({source_of(node)}) reads a tensor by its strides in memory: "
+                "use view, transpose or unfold instead"
+            )
