@@ -82,7 +82,9 @@ def _text(op: ir.Operation, most: int) -> str:
 #hbi_h = affine_map<(h, b, i) -> (h)>
 #hbi_hb = affine_map<(h, b, i) -> (h, b)>
 #hbi_hbi = affine_map<(h, b, i) -> (h, b, i)>
+#hgwm_hgw = affine_map<(h, g, w, m) -> (h, g, w)>
 #hgwm_hgwm = affine_map<(h, g, w, m) -> (h, g, w, m)>
+#hgmw_hgw = affine_map<(h, g, m, w) -> (h, g, w)>
 #hgmw_hgwm = affine_map<(h, g, m, w) -> (h, g, w, m)>
 #hgmw_hgm = affine_map<(h, g, m, w) -> (h, g, m)>
 #hgmt_window = affine_map<(h, g, m, t) -> (h, g, m + t)>
@@ -114,41 +116,30 @@ func.func @topk_select(%q: {q}, %k: {k}, %length: {length}) -> {result} {{
 
 
 def _scores(op: ir.Operation, most: int) -> str:
-    """``%scores`` [H, G, M] f32: the weights of the candidates summed over the last W queries."""
+    """``%scores`` [H, G, M] f32: the softmax weights of the candidates, summed over the last W queries.
+
+    The softmax is spelled as its maximum, its sum and its weights, each from the plain products: an elementwise mask
+    between the product and a ``linalg.softmax`` would be fused into the product, whose code then exceeds IREE's stack
+    limit in some shapes under data tiling.
+    """
     q, k = (operand.type for operand in list(op.operands)[:2])
     _, heads, group, n, features = shape_of(q)
     element, window, sink = q.element_type, integer(op, "window"), integer(op, "sink")
     every = string(op, "score") == "all"
     first, keys = (0, n) if every else (sink, most)
-    softcap = number(op, "softcap")
-    capped = ""
-    if softcap > 0:
-        capped = f"""
-    %cap = arith.constant {softcap!r} : f32
-    %ratio = arith.divf %scaled, %cap : f32
-    %bent = math.tanh %ratio : f32
-    %capped = arith.mulf %bent, %cap : f32"""
-    # the query of row w stands at start + w: of all keys it sees those up to itself, of the candidates all
-    seen = """
-    %w = linalg.index 2 : index
-    %i = arith.addi %start, %w : index
-    %hides = arith.cmpi sgt, %m, %i : index"""
-    if not every:
-        seen = """
-    %hides = arith.cmpi sge, %m, %count : index"""
     rows, flat = f"{heads}x{group}x{window}", f"{heads}x{group * window}"
     queries, all_keys = f"tensor<{flat}x{features}x{element}>", f"tensor<{heads}x{keys}x{features}x{element}>"
     products, logits = f"tensor<{flat}x{keys}xf32>", f"tensor<{rows}x{keys}xf32>"
     candidates, scores = f"tensor<{rows}x{most}xf32>", f"tensor<{heads}x{group}x{most}xf32>"
-    sliced = f"tensor<{rows}x{features}x{element}>"
-    of_candidates = "%weights"
-    cut = ""
+    sliced, of_query = f"tensor<{rows}x{features}x{element}>", f"tensor<{rows}xf32>"
+    of_candidates, cut = "%logits", ""
     if every:
-        of_candidates = "%candidate_weights"
+        of_candidates = "%candidate_logits"
         cut = f"""
-  %candidate_weights = tensor.extract_slice %weights[0, 0, 0, {sink}] [{rows.replace("x", ", ")}, {most}]
+  %candidate_logits = tensor.extract_slice %logits[0, 0, 0, {sink}] [{rows.replace("x", ", ")}, {most}]
       [1, 1, 1, 1] : {logits} to {candidates}"""
     return f"""
+  %lowest = arith.constant {_LOWEST} : f32
   %window = arith.constant {window} : index
   %signed_start = arith.subi %l, %window : index
   %start_at_least = arith.maxsi %signed_start, %zero : index
@@ -164,31 +155,76 @@ def _scores(op: ir.Operation, most: int) -> str:
       ins(%queries, %keys : {queries}, {all_keys}) outs(%zero_products : {products}) -> {products}
   %logits = tensor.expand_shape %products [[0], [1, 2], [3]]
       output_shape [{rows.replace("x", ", ")}, {keys}] : {products} into {logits}
-  %no_logits = tensor.empty() : {logits}
-  %masked = linalg.generic {{indexing_maps = [#hgwm_hgwm, #hgwm_hgwm],
-      iterator_types = ["parallel", "parallel", "parallel", "parallel"]}}
-      ins(%logits : {logits}) outs(%no_logits : {logits}) {{
-  ^bb0(%logit: f32, %out: f32):
-    %m = linalg.index 3 : index{seen}
-    %scale = arith.constant {number(op, "scale")!r} : f32
-    %scaled = arith.mulf %logit, %scale : f32{capped}
-    %lowest = arith.constant {_LOWEST} : f32
-    %seen = arith.select %hides, %lowest, {"%capped" if softcap > 0 else "%scaled"} : f32
-    linalg.yield %seen : f32
-  }} -> {logits}
-  %weights = linalg.softmax dimension(3) ins(%masked : {logits}) outs(%no_logits : {logits}) -> {logits}{cut}
+  %no_peaks = tensor.empty() : {of_query}
+  %lowest_peaks = linalg.fill ins(%lowest : f32) outs(%no_peaks : {of_query}) -> {of_query}
+  %peaks = linalg.generic {{indexing_maps = [#hgwm_hgwm, #hgwm_hgw],
+      iterator_types = ["parallel", "parallel", "parallel", "reduction"]}}
+      ins(%logits : {logits}) outs(%lowest_peaks : {of_query}) {{
+  ^bb0(%product: f32, %so_far: f32):
+{_seen_logit(op, every=every)}
+    %next = arith.maximumf %so_far, %seen : f32
+    linalg.yield %next : f32
+  }} -> {of_query}
+  %zero_totals = linalg.fill ins(%zero_f32 : f32) outs(%no_peaks : {of_query}) -> {of_query}
+  %totals = linalg.generic {{indexing_maps = [#hgwm_hgwm, #hgwm_hgw, #hgwm_hgw],
+      iterator_types = ["parallel", "parallel", "parallel", "reduction"]}}
+      ins(%logits, %peaks : {logits}, {of_query}) outs(%zero_totals : {of_query}) {{
+  ^bb0(%product: f32, %peak: f32, %sum: f32):
+{_seen_logit(op, every=every)}
+    %below = arith.subf %seen, %peak : f32
+    %weight = math.exp %below : f32
+    %next = arith.addf %sum, %weight : f32
+    linalg.yield %next : f32
+  }} -> {of_query}{cut}
   %no_scores = tensor.empty() : {scores}
   %zero_scores = linalg.fill ins(%zero_f32 : f32) outs(%no_scores : {scores}) -> {scores}
-  %scores = linalg.generic {{indexing_maps = [#hgmw_hgwm, #hgmw_hgm],
+  %scores = linalg.generic {{indexing_maps = [#hgmw_hgwm, #hgmw_hgw, #hgmw_hgw, #hgmw_hgm],
       iterator_types = ["parallel", "parallel", "parallel", "reduction"]}}
-      ins({of_candidates} : {candidates}) outs(%zero_scores : {scores}) {{
-  ^bb0(%weight: f32, %sum: f32):
+      ins({of_candidates}, %peaks, %totals : {candidates}, {of_query}, {of_query}) outs(%zero_scores : {scores}) {{
+  ^bb0(%product: f32, %peak: f32, %total: f32, %sum: f32):
     %m = linalg.index 2 : index
     %is_candidate = arith.cmpi slt, %m, %count : index
+{_logit(op)}
+    %below = arith.subf %logit, %peak : f32
+    %unscaled = math.exp %below : f32
+    %weight = arith.divf %unscaled, %total : f32
     %counted = arith.select %is_candidate, %weight, %zero_f32 : f32
     %next = arith.addf %sum, %counted : f32
     linalg.yield %next : f32
   }} -> {scores}"""
+
+
+def _logit(op: ir.Operation) -> str:
+    """``%logit`` from ``%product``: the model's own, scaled and capped."""
+    softcap = number(op, "softcap")
+    text = f"""
+    %scale = arith.constant {number(op, "scale")!r} : f32"""
+    if softcap == 0:
+        return f"""{text}
+    %logit = arith.mulf %product, %scale : f32"""
+    return f"""{text}
+    %scaled = arith.mulf %product, %scale : f32
+    %cap = arith.constant {softcap!r} : f32
+    %ratio = arith.divf %scaled, %cap : f32
+    %bent = math.tanh %ratio : f32
+    %logit = arith.mulf %bent, %cap : f32"""
+
+
+def _seen_logit(op: ir.Operation, *, every: bool) -> str:
+    """``%seen`` at [h, g, w, m]: the logit, or the lowest number for a key outside the softmax.
+
+    Query w stands at start + w: of all the keys it sees those up to its own, of the candidates every one.
+    """
+    hides = """
+    %hides = arith.cmpi sge, %m, %count : index"""
+    if every:
+        hides = """
+    %w = linalg.index 2 : index
+    %i = arith.addi %start, %w : index
+    %hides = arith.cmpi sgt, %m, %i : index"""
+    return f"""
+    %m = linalg.index 3 : index{hides}{_logit(op)}
+    %seen = arith.select %hides, %lowest, %logit : f32"""
 
 
 def _padded(most: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Protocol, get_type_hints
+from typing import Any, ClassVar, Protocol
 
 from torch_mlir import ir
 from torch_mlir.dialects import torch as torch_dialect
@@ -151,8 +151,7 @@ def parse_pipeline(text: str, passes: Sequence[type]) -> list[Step]:
 
 
 def _with_options(kind: Any, text: str) -> Step:
-    types = get_type_hints(kind)
-    fields = {f.name.replace("_", "-"): f.name for f in dataclasses.fields(kind)}
+    fields = {f.name.replace("_", "-"): f for f in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
     for word in text.split():
         key, separator, value = word.partition("=")
@@ -160,9 +159,10 @@ def _with_options(kind: Any, text: str) -> Step:
             raise ValueError(
                 f"pass {kind.name} has no option {word!r}; its options are {', '.join(sorted(fields)) or 'none'}"
             )
-        convert = types[fields[key]]
-        if convert not in (int, float, str):
+        # passes are written with postponed annotations: a field's type is its text
+        convert = {"int": int, "float": float, "str": str}.get(str(fields[key].type))
+        if convert is None:
             raise ValueError(f"option {key} of pass {kind.name} cannot be given as text")
-        values[fields[key]] = convert(value)
+        values[fields[key].name] = convert(value)
     step: Step = kind(**values)
     return step

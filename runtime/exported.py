@@ -1,0 +1,202 @@
+"""An exported decoder as a function of tokens, past and caches, with its full, growing cache."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.fx import Node
+
+
+@dataclass(frozen=True)
+class ProgramInputs:
+    """What the flat inputs and outputs of an exported program are.
+
+    Input indices count the program's user inputs in the order of its flattened arguments (weights left out),
+    output indices its user outputs.
+
+    Attributes:
+        tokens: the input of token ids, [B, Q] or [Q], integers.
+        caches: ``(input, output, axis)`` of each cache: the input holds the past along ``axis``, the output the
+            past with the new tokens behind it.
+        logits: the output of logits, [B, Q, V], or [B, V] of the last token.
+        positions: the input of positions, the tokens' shape (or one that broadcasts to it); None if there is none.
+        causal_mask: the input of a plainly causal mask, [.., Q, T]: bool (True may be seen) or additive; or None.
+    """
+
+    tokens: int
+    caches: tuple[tuple[int, int, int], ...]
+    logits: int = 0
+    positions: int | None = None
+    causal_mask: int | None = None
+
+
+class ExportedDecoder:
+    """The program's graph as a function of tokens, past and caches.
+
+    Attributes:
+        module: the graph, without in-place ops; its placeholders are weights and user inputs.
+        inputs: what the user inputs and outputs are.
+        users: the placeholders of the user inputs.
+        one_query: whether it takes exactly one query token.
+        batch: rows that each call has: 1, or a fixed batch, all of whose rows run the same sequence.
+
+    Raises:
+        ValueError: the program and ``inputs`` do not fit one another.
+    """
+
+    def __init__(self, program: ExportedProgram, inputs: ProgramInputs) -> None:
+        program = _functional(program)
+        self.module = program.graph_module
+        self.inputs = inputs
+        placeholders = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        self._arguments: list[Any] = []
+        self._slots: list[int] = []
+        self.users: list[Node] = []
+        for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
+            value: Any = None
+            if spec.kind is InputKind.USER_INPUT:
+                self._slots.append(len(self._arguments))
+                self.users.append(node)
+                value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+                held = program.state_dict if spec.target in program.state_dict else program.constants
+                value = held[str(spec.target)]
+            else:
+                raise ValueError(f"the program has an input of kind {spec.kind.name}, '{node.name}', unknown here")
+            self._arguments.append(value)
+        kinds = [spec.kind for spec in program.graph_signature.output_specs]
+        changed = {kind.name for kind in kinds} - {OutputKind.USER_OUTPUT.name}
+        if changed:
+            raise ValueError(f"the program changes its inputs or buffers ({', '.join(sorted(changed))}): not a cache")
+        self._check(len(kinds))
+
+        tokens = _shape(self.users[inputs.tokens])
+        self._query = tokens[-1]
+        self.one_query = isinstance(self._query, int)
+        if self.one_query and self._query != 1:
+            raise ValueError(f"the program takes exactly {self._query} query tokens; it must be symbolic or 1")
+        self.batch = tokens[0] if len(tokens) > 1 and isinstance(tokens[0], int) else 1
+
+    def _check(self, outputs: int) -> None:
+        used = {
+            "tokens": self.inputs.tokens,
+            "positions": self.inputs.positions,
+            "causal mask": self.inputs.causal_mask,
+        }
+        used |= {f"cache {i}": cache[0] for i, cache in enumerate(self.inputs.caches)}
+        given = {name: index for name, index in used.items() if index is not None}
+        for name, index in given.items():
+            if not (0 <= index < len(self.users) and isinstance(self.users[index].meta.get("val"), Tensor)):
+                raise ValueError(
+                    f"the {name} must be a tensor among the program's {len(self.users)} inputs, got {index}"
+                )
+        for index, node in enumerate(self.users):
+            if isinstance(node.meta.get("val"), Tensor) and index not in given.values() and node.users:
+                raise ValueError(f"no value is known for the program's input {index}, '{node.name}'")
+        for i, (index, output, axis) in enumerate(self.inputs.caches):
+            shape = _shape(self.users[index])
+            if not 0 <= axis < len(shape) or isinstance(shape[axis], int):
+                raise ValueError(f"cache {i} must have a symbolic extent along axis {axis}, got shape {shape}")
+            if not self.users[index].meta["val"].is_floating_point():
+                raise ValueError(f"cache {i} must hold floats, got {self.users[index].meta['val'].dtype}")
+            if not 0 <= output < outputs:
+                raise ValueError(f"cache {i} must be among the program's {outputs} outputs, got {output}")
+
+    def cache(self, index: int, length: int, seed: int | None = None) -> Tensor:
+        """A cache of ``length`` past tokens, normal random numbers or, without a seed, whatever memory holds."""
+        flat, _, axis = self.inputs.caches[index]
+        shape = [length if i == axis else _static(extent) for i, extent in enumerate(_shape(self.users[flat]))]
+        dtype = self.users[flat].meta["val"].dtype
+        if seed is None:
+            return torch.empty(shape, dtype=dtype)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+    def empty_caches(self) -> list[Tensor]:
+        """The caches before the first token."""
+        return [self.cache(i, 0) for i in range(len(self.inputs.caches))]
+
+    def arguments(self, tokens: Sequence[int], past: int, caches: Sequence[Tensor]) -> list[Any]:
+        """The graph's arguments for ``tokens`` behind ``past`` tokens that stand in ``caches``."""
+        arguments = list(self._arguments)
+        queries = torch.arange(past, past + len(tokens))
+
+        def put(index: int, value: Tensor) -> None:
+            arguments[self._slots[index]] = value
+
+        put(self.inputs.tokens, self._spread(self.inputs.tokens, torch.tensor(list(tokens))))
+        if self.inputs.positions is not None:
+            put(self.inputs.positions, self._spread(self.inputs.positions, queries))
+        if self.inputs.causal_mask is not None:
+            keys = torch.arange(past + len(tokens))
+            put(self.inputs.causal_mask, self._mask(self.inputs.causal_mask, keys <= queries[:, None]))
+        for (index, _, _), cache in zip(self.inputs.caches, caches, strict=True):
+            put(index, cache)
+        return arguments
+
+    def _spread(self, index: int, values: Tensor) -> Tensor:
+        """``values`` [Q] in the shape of an input that has the query tokens along one axis."""
+        node = self.users[index]
+        shape = _shape(node)
+        if self.one_query:
+            axes = [len(shape) - 1] if shape else []
+        else:
+            axes = [axis for axis, extent in enumerate(shape) if str(extent) == str(self._query)]
+        if len(axes) != 1:
+            raise ValueError(f"input '{node.name}' must have one axis of query tokens, got shape {shape}")
+        extents = [_static(extent) for extent in shape]
+        extents[axes[0]] = len(values)
+        along = [1] * len(shape)
+        along[axes[0]] = len(values)
+        return values.view(along).expand(extents).to(node.meta["val"].dtype).contiguous()
+
+    def _mask(self, index: int, visible: Tensor) -> Tensor:
+        """``visible`` [Q, T] bool in the shape and type of a mask input."""
+        node = self.users[index]
+        shape, dtype = _shape(node), node.meta["val"].dtype
+        if len(shape) < 2 or not (dtype is torch.bool or dtype.is_floating_point):
+            raise ValueError(f"a causal mask is [.., Q, T], bool or additive; '{node.name}' is {shape} of {dtype}")
+        mask = visible
+        if dtype is not torch.bool:
+            mask = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
+        return mask.expand([_static(extent) for extent in shape[:-2]] + list(visible.shape)).contiguous()
+
+    def caches(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """The grown caches among the graph's results."""
+        return [results[output] for _, output, _ in self.inputs.caches]
+
+    def logits(self, results: Sequence[Tensor]) -> NDArray[np.float32]:
+        """[V] f32 of the last token of the first row."""
+        logits = results[self.inputs.logits]
+        first = logits[0] if self.batch > 1 else logits
+        return first.reshape(-1, logits.shape[-1])[-1].float().numpy()
+
+
+def _functional(program: ExportedProgram) -> ExportedProgram:
+    """The program without in-place ops, whose effects no edge of the graph shows; otherwise unchanged."""
+    ops = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    if any(op._schema.is_mutable for op in ops if isinstance(op, torch._ops.OpOverload)):
+        with warnings.catch_warnings():
+            # torch copies a pytree specification of its own in a way that it deprecates
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+            functional: ExportedProgram = program.run_decompositions({})
+            return functional
+    return program
+
+
+def _shape(node: Node) -> tuple[Any, ...]:
+    """An input's extents; those that are not an int are symbolic."""
+    return tuple(node.meta["val"].shape)
+
+
+def _static(extent: Any) -> int:
+    """A fixed extent, or 1 row of a symbolic batch."""
+    return extent if isinstance(extent, int) else 1

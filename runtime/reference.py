@@ -1,0 +1,154 @@
+"""The oracle: eviction equals masking.
+
+The user's exported graph runs in PyTorch with its full, growing cache, one sequence at a time. Nothing is ever
+evicted: at each attention, every position that the policy would have dropped by then is masked with -inf, per
+layer and KV head, on the model's own logits. A compiled program with a fixed number of slots must give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Interpreter, Node
+
+from snapcc.compiler.dialect.policy import Policy
+
+from .attribution import FUSED, Attention, AttributionError, bind, find_attentions, fused_logits, masked
+from .exported import ExportedDecoder, ProgramInputs
+from .selection import select
+
+__all__ = ["AttributionError", "ProgramInputs", "Reference", "unmodified"]
+
+
+class Reference:
+    """One sequence through the user's program, with what the policy would have dropped masked.
+
+    Args:
+        program: exported with a symbolic past, and a symbolic number of query tokens or exactly one (its prompts
+            then go through token by token, and select nothing).
+        inputs: what its flat inputs and outputs are.
+        policy: what the compressed cache keeps; None keeps everything.
+
+    Raises:
+        AttributionError: an attention cannot be understood, or a cache is read outside one.
+        ValueError: the program and ``inputs`` do not fit one another.
+    """
+
+    def __init__(self, program: ExportedProgram, inputs: ProgramInputs, policy: Policy | None) -> None:
+        self._decoder = ExportedDecoder(program, inputs)
+        self._policy = policy
+        found = find_attentions(self._decoder) if policy is not None else {}
+        self.attentions: tuple[Attention, ...] = tuple(found.values())
+        self._runner = _Runner(self._decoder.module, dict(zip(found, range(len(found)), strict=True)), self._attend)
+        self._caches: list[Tensor] | None = None
+        self._length = 0
+        self._prompt = 0
+        self._selected: list[NDArray[np.int64]] = []
+        self._dropped: Tensor | None = None
+
+    @property
+    def selected(self) -> tuple[NDArray[np.int64], ...]:
+        """Per attention, in the order of the graph, the selected positions, [H, n] int64, ascending."""
+        return tuple(self._selected)
+
+    def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The last token's logits [V] f32; starts a new sequence.
+
+        Raises:
+            ValueError: there is no token.
+        """
+        if not tokens:
+            raise ValueError("a prompt has at least one token")
+        self._caches = self._decoder.empty_caches()
+        self._length = 0
+        self._prompt = 0 if self._decoder.one_query else len(tokens)
+        self._selected = [np.zeros((a.kv_heads, 0), np.int64) for a in self.attentions]
+        if not self._decoder.one_query:
+            return self._run(tokens)
+        for token in tokens[:-1]:
+            self._run([token])
+        return self._run(tokens[-1:])
+
+    def decode(self, token: int) -> NDArray[np.float32]:
+        """The logits [V] f32 after one more token.
+
+        Raises:
+            RuntimeError: no prompt came before it.
+        """
+        if self._caches is None:
+            raise RuntimeError("decode follows a prefill")
+        return self._run([token])
+
+    def _run(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        assert self._caches is not None
+        position = self._length + len(tokens) - 1
+        self._dropped = self._drops(position) if self._length else None
+        with torch.no_grad():
+            results = self._runner.run(
+                *self._decoder.arguments(tokens, self._length, self._caches), enable_io_processing=False
+            )
+        self._caches = self._decoder.caches(results)
+        self._length += len(tokens)
+        return self._decoder.logits(results)
+
+    def _drops(self, position: int) -> Tensor | None:
+        """[T] bool: positions neither sink nor recent when the query is ``position``; None where there are none."""
+        policy = self._policy
+        if policy is None or position - policy.recent < policy.sink:
+            return None
+        keys = torch.arange(position + 1)
+        return (keys >= policy.sink) & (keys <= position - policy.recent)
+
+    def _attend(self, index: int, target: Any, bound: dict[str, Any]) -> Any:
+        """An attention node of the running graph: select in the prompt, mask what is dropped after it."""
+        attention = self.attentions[index]
+        if self._length == 0:
+            if self._policy is not None and self._policy.selected(self._prompt) and attention.selects == index:
+                self._selected[index] = self._select(attention, target, bound, self._policy)
+            elif attention.selects != index:
+                self._selected[index] = self._selected[attention.selects]
+            return target(**bound)
+        if self._dropped is None:
+            return target(**bound)
+        # One row more than heads stays unmasked: index -1, other sequences of a fixed batch.
+        hidden = self._dropped.repeat(attention.kv_heads + 1, 1)
+        hidden[:-1].scatter_(1, torch.from_numpy(self._selected[index]), False)
+        hidden[-1] = False
+        return masked(target, bound, lambda shape: attention.layout.like(hidden[attention.heads], shape))
+
+    def _select(self, attention: Attention, target: Any, bound: dict[str, Any], policy: Policy) -> NDArray[np.int64]:
+        # Where heads are folded into the query axis, its last W entries are not the last W queries.
+        cut = policy.window if attention.layout.group == 1 else None
+        logits = fused_logits(bound, cut) if target is FUSED else bound["self"]
+        rows = attention.layout.rows(logits, policy.window)
+        groups = (rows[attention.heads == head].numpy() for head in range(attention.kv_heads))
+        return np.stack([select(group, self._prompt, policy) for group in groups])
+
+
+def unmodified(program: ExportedProgram, inputs: ProgramInputs) -> Reference:
+    """The program as it is, without any policy: for comparison where everything fits."""
+    return Reference(program, inputs, None)
+
+
+class _Runner(Interpreter):
+    """Runs the graph, with its attentions handed to ``attend(index, op, arguments by name)``."""
+
+    def __init__(
+        self, module: GraphModule, attentions: dict[Node, int], attend: Callable[[int, Any, dict[str, Any]], Any]
+    ) -> None:
+        super().__init__(module)
+        self._attentions = attentions
+        self._attend = attend
+
+    def run_node(self, n: Node) -> Any:
+        index = self._attentions.get(n)
+        if index is None:
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        return self._attend(index, n.target, bind(n.target, args, kwargs))

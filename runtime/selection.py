@@ -1,0 +1,68 @@
+"""Which positions a prompt's selected slots keep: the NumPy rendering of the policy's prefill selection.
+
+Written for reading and for comparison, not for speed: the compiled selection and the reference are both held to it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snapcc.compiler.dialect.policy import Policy
+
+
+def select(logits: NDArray[np.float32], length: int, policy: Policy) -> NDArray[np.int64]:
+    """The positions that the top-K slots of one layer and one KV head keep after a prompt.
+
+    Args:
+        logits: [G, W, T] f32, the model's own logits before its softmax: G query heads of the KV head's group,
+            the last W queries of the prompt (oldest first), all T = ``length`` keys. Keys that come after a query
+            need not be masked; keys that the model itself hides are -inf (or very negative).
+        length: L, the tokens of the prompt.
+        policy: S, R, K, W, the pooling and the score.
+
+    Returns:
+        [n] int64, ascending, n = clip(L - S - R, 0, K).
+
+    Raises:
+        ValueError: the logits' shape does not fit ``length`` and ``policy``, or a query sees no key at all.
+    """
+    kept = policy.selected(length)
+    if kept == 0:
+        return np.zeros(0, np.int64)
+    wanted = f"[G, W = {policy.window}, T = {length}]"
+    if logits.ndim != 3 or logits.shape[1:] != (policy.window, length):
+        raise ValueError(f"the logits must be {wanted}, got {list(logits.shape)}")
+
+    candidates = slice(policy.sink, length - policy.recent)
+    logits = logits.astype(np.float32)
+    if policy.score == "candidates":
+        weights = _softmax(logits[:, :, candidates])
+    else:
+        query = np.arange(length - policy.window, length)[:, None]
+        weights = _softmax(np.where(np.arange(length) <= query, logits, -np.inf))[:, :, candidates]
+    scores = _pool(weights.sum(axis=1), policy).mean(axis=0)
+    # A stable sort of the negated scores puts equal scores in the order of their positions.
+    best = np.argsort(-scores, kind="stable")[:kept]
+    return np.sort(best).astype(np.int64) + policy.sink
+
+
+def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Softmax over the last axis, f32."""
+    peak = logits.max(axis=-1, keepdims=True)
+    if not np.isfinite(peak).all():
+        raise ValueError("a query of the observation window sees no key: its logits have no finite maximum")
+    weights = np.exp(logits - peak)
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True), np.float32)
+
+
+def _pool(scores: NDArray[np.float32], policy: Policy) -> NDArray[np.float32]:
+    """Pool [G, N] along N with stride 1: outside the candidates an average sees zeros, a maximum nothing."""
+    if policy.pool == "none":
+        return scores
+    size, reach = policy.pool_size, policy.pool_size // 2
+    outside = 0.0 if policy.pool == "avg" else -np.inf
+    padded = np.pad(scores, ((0, 0), (reach, reach)), constant_values=outside)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, size, axis=1)
+    pooled = windows.mean(axis=-1) if policy.pool == "avg" else windows.max(axis=-1)
+    return np.asarray(pooled, np.float32)

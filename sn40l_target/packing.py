@@ -1,0 +1,71 @@
+"""Offsets in one memory for tensors that live at different times: first fit, largest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+class Legal(Protocol):
+    """Where a tensor may start: the lowest legal offset from ``offset`` on, for ``size`` bytes."""
+
+    def __call__(self, offset: int, size: int) -> int:
+        """The offset, in bytes."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """``bytes`` that are needed from step ``first`` to step ``last``, both included."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+
+
+class Packing:
+    """A memory from ``base`` to ``end`` (bytes; None: without end), filled one span after the other."""
+
+    def __init__(self, legal: Legal, base: int = 0, end: int | None = None) -> None:
+        self._legal = legal
+        self._base = base
+        self._limit = end
+        self._count = 0
+        # columns: first step, last step, offset, end of the bytes; grown by doubling
+        self._rows = np.zeros((64, 4), dtype=np.int64)
+        self.offsets: dict[str, int] = {}
+        self.end = base
+
+    def add(self, span: Span) -> bool:
+        """Puts a span at the lowest legal offset that is free for its whole time; False if there is none."""
+        if span.bytes == 0:
+            self.offsets[span.name] = 0
+            return True
+        rows = self._rows[: self._count]
+        meets = rows[(rows[:, 0] <= span.last) & (rows[:, 1] >= span.first)]
+        offset = self._legal(self._base, span.bytes)
+        for start, end in meets[np.argsort(meets[:, 2], kind="stable")][:, 2:].tolist():
+            if offset + span.bytes <= start:
+                break
+            if end > offset:
+                offset = self._legal(end, span.bytes)
+        if self._limit is not None and offset + span.bytes > self._limit:
+            return False
+        self.offsets[span.name] = offset
+        self.end = max(self.end, offset + span.bytes)
+        self._append(span, offset)
+        return True
+
+    def add_all(self, spans: Iterable[Span]) -> list[Span]:
+        """Puts spans, largest first; gives those that found no place."""
+        ordered = sorted(spans, key=lambda s: (-s.bytes, s.first, s.name))
+        return [span for span in ordered if not self.add(span)]
+
+    def _append(self, span: Span, offset: int) -> None:
+        if self._count == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        self._rows[self._count] = (span.first, span.last, offset, offset + span.bytes)
+        self._count += 1

@@ -1,0 +1,169 @@
+"""The plan of a linalg-phase program for one socket, and the same program annotated with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from .graph import Function, read_program
+from .machine import SN40L, Machine
+from .placement import place_program, tensor
+from .schema import Copy, Plan, Section, Tensor
+
+
+def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> Plan:
+    """Plans every function of a linalg-phase module.
+
+    Raises:
+        ProgramError: the module is not of the linalg phase, or the size of a tensor has no static bound.
+        PlacementError: tensors that fit in no tier; the message holds the memory map and the bytes that are lacking.
+    """
+    program = read_program(module, machine.tiers[0].legal)
+    places = place_program(program, machine)
+    tensors: list[Tensor] = []
+    sections: list[Section] = []
+    copies: list[Copy] = []
+    for function in program.functions.values():
+        cut = _sections(function)
+        sections += cut
+        names = {position: s.name for s in cut for position in s.ops}
+        tensors += [
+            tensor(function, buffer, places[function.name][name], _section_of(function, name, names))
+            for name, buffer in function.buffers.items()
+        ]
+        copies += [
+            Copy(function=function.name, section=names[m.position], source=m.source, target=m.target, bytes=m.bytes)
+            for m in function.moves
+        ]
+    return Plan(
+        machine=machine,
+        functions=tuple(program.functions),
+        tensors=tuple(tensors),
+        sections=tuple(sections),
+        copies=tuple(copies),
+    )
+
+
+def _sections(function: Function) -> list[Section]:
+    """One section per op that does work, under the op's id."""
+    return [
+        Section(
+            function=function.name,
+            name=node,
+            ops=(data["position"],),
+            operations=(data["op"],),
+            location=data["location"],
+        )
+        for node, data in function.graph.nodes(data=True)
+        if data["works"]
+    ]
+
+
+def _section_of(function: Function, buffer: str, sections: dict[int, str]) -> str | None:
+    """The first section that writes or reads a buffer."""
+    return next((sections[u] for u in function.lifetimes[buffer].uses if u in sections), None)
+
+
+TENSOR, TIER, OFFSET, BYTES = "sn40l.tensor", "sn40l.tier", "sn40l.offset", "sn40l.bytes"
+"""Discardable attributes of an op, one entry per result; of an argument, a single value.
+
+``sn40l.tensor`` names the plan's tensor, "" for a result that is no tensor or has no place (a blank one that is never
+read); ``sn40l.tier`` its tier, ``sn40l.offset`` and ``sn40l.bytes`` its range in bytes (-1 and 0 without a place).
+"""
+
+SECTION, SCRATCH, MACHINE = "sn40l.section", "sn40l.scratch", "sn40l.machine"
+"""``sn40l.section`` names an op's section; ``sn40l.scratch`` is a dictionary of the same four entries for what the op
+needs inside itself; ``sn40l.machine`` on the module names the machine and its tiers' capacities in bytes."""
+
+
+def annotate(module: ir.Module | ir.Operation, plan: Plan) -> None:
+    """Writes a plan of a module into the module, as discardable attributes; the IR is valid before and after.
+
+    Raises:
+        ValueError: the plan is not one of this module.
+    """
+    root = module.operation
+    with root.context, ir.Location.unknown():
+        tiers = {t.name: _number(t.bytes) for t in plan.machine.tiers}
+        root.attributes[MACHINE] = ir.DictAttr.get(
+            {"name": ir.StringAttr.get(plan.machine.name), "tiers": ir.DictAttr.get(tiers)}
+        )
+        found: dict[str, dict[str, Tensor]] = {name: {} for name in plan.functions}
+        for planned in plan.tensors:
+            found[planned.function].update(dict.fromkeys(planned.values or (planned.name,), planned))
+        sections = {(s.function, position): s.name for s in plan.sections for position in s.ops}
+        for op in root.regions[0].blocks[0].operations:
+            if op.operation.name == "func.func" and op.operation.regions[0].blocks:
+                name = str(ir.StringAttr(op.attributes["sym_name"]).value)
+                if name not in found:
+                    raise ValueError(f"the plan is not of this module: it has no function {name!r}")
+                _annotate_function(op.operation, name, found[name], sections)
+
+
+def _annotate_function(
+    function: ir.Operation, name: str, values: dict[str, Tensor], sections: dict[tuple[str, int], str]
+) -> None:
+    block = function.regions[0].blocks[0]
+    _annotate_arguments(function, [values.get(f"{name}:arg{i}") for i in range(len(block.arguments))])
+    for position, opview in enumerate(block.operations):
+        op = opview.operation
+        node = f"{name}:{position}"
+        ids = [node] if len(op.results) == 1 else [f"{node}#{i}" for i in range(len(op.results))]
+        places = [values.get(i) for i in ids]
+        if (name, position) in sections:
+            op.attributes[SECTION] = ir.StringAttr.get(sections[name, position])
+        if any(places):
+            op.attributes[TENSOR] = ir.ArrayAttr.get([ir.StringAttr.get(p.name if p else "") for p in places])
+            op.attributes[TIER] = ir.ArrayAttr.get([ir.StringAttr.get(p.tier if p else "") for p in places])
+            op.attributes[OFFSET] = ir.DenseI64ArrayAttr.get([p.offset if p else -1 for p in places])
+            op.attributes[BYTES] = ir.DenseI64ArrayAttr.get([p.bytes if p else 0 for p in places])
+        scratch = values.get(f"{node}.scratch")
+        if scratch is not None:
+            op.attributes[SCRATCH] = ir.DictAttr.get(_entries(scratch))
+
+
+def _annotate_arguments(function: ir.Operation, places: list[Tensor | None]) -> None:
+    given: list[dict[str, ir.Attribute]] = [{} for _ in places]
+    if "arg_attrs" in function.attributes:
+        given = [{named.name: named.attr for named in ir.DictAttr(a)} for a in function.attributes["arg_attrs"]]
+    for attributes, planned in zip(given, places, strict=True):
+        attributes.update(_entries(planned) if planned else {})
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(attributes) for attributes in given])
+
+
+def _entries(planned: Tensor) -> dict[str, ir.Attribute]:
+    return {
+        TENSOR: ir.StringAttr.get(planned.name),
+        TIER: ir.StringAttr.get(planned.tier),
+        OFFSET: _number(planned.offset),
+        BYTES: _number(planned.bytes),
+    }
+
+
+def _number(value: int) -> ir.Attribute:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+@dataclass(frozen=True)
+class Sn40lPlan:
+    """Plans a linalg-phase module for an SN40L socket and writes the plan into it as attributes.
+
+    Options: the capacities of the tiers, in bytes.
+    """
+
+    name: ClassVar[str] = "sn40l-plan"
+
+    sram: int = SN40L.tier("SRAM").bytes
+    hbm: int = SN40L.tier("HBM").bytes
+    ddr: int = SN40L.tier("DDR").bytes
+
+    def run(self, module: ir.Operation) -> None:
+        """Annotates a ``builtin.module``.
+
+        Raises:
+            ProgramError, PlacementError: see ``plan``.
+        """
+        machine = SN40L.with_capacities({"SRAM": self.sram, "HBM": self.hbm, "DDR": self.ddr})
+        annotate(module, plan(module, machine))

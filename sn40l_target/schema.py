@@ -1,0 +1,176 @@
+"""The plan as data: where each tensor of the program stands, from when until when, and who uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sized
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .machine import SHARED, Kind, Machine
+
+SCHEMA_VERSION = 1
+
+ONE_OP_PER_SECTION = "one section per op (o0)"
+"""How the program is cut into sections: each op that does work is a kernel of its own; nothing is fused yet."""
+
+
+STATE_PREFIX = "state:"
+"""Before the name of a cache or a state in the name of its tensor: a weight may have the same name."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Tensor(_Frozen):
+    """One storage of one function.
+
+    A weight, a cache or a state stands in every function that uses it, at the same place, and holds it between
+    calls too. ``first_use`` and ``last_use`` are positions of ops in the function, both included; what is read from
+    ``offset`` on by any op between them was written there by then. ``section`` is the section that first writes the
+    tensor, or first reads it where no section writes it; None where none does either. ``values`` are the ids of the
+    SSA values that it holds, one after the other or as views: ``<function>:<position>`` of the op that makes the
+    value, with ``#<number>`` where that op has several results, and ``<function>:arg<number>``. An op's scratch has
+    no value; its name is ``<function>:<position>.scratch``.
+    """
+
+    function: str
+    name: str
+    kind: Kind
+    bytes: int = Field(ge=0)
+    tier: str
+    offset: int = Field(ge=0)
+    first_use: int = Field(ge=0)
+    last_use: int = Field(ge=0)
+    section: str | None
+    location: str
+    values: tuple[str, ...]
+
+    @property
+    def end(self) -> int:
+        """The first byte behind the tensor."""
+        return self.offset + self.bytes
+
+    @property
+    def shared(self) -> bool:
+        """Whether it outlives a call and stands at one place for all functions."""
+        return self.kind in SHARED
+
+
+class Section(_Frozen):
+    """A kernel: the ops that run together, in order, by position."""
+
+    function: str
+    name: str
+    ops: tuple[int, ...]
+    operations: tuple[str, ...]
+    location: str
+
+
+class Copy(_Frozen):
+    """Bytes that a section moves from one tensor to another because an update could not be made in place.
+
+    Where source and target are the same scratch, the copy is inside a loop and counts one iteration.
+    """
+
+    function: str
+    section: str
+    source: str
+    target: str
+    bytes: int
+
+
+class TierUse(_Frozen):
+    """How full a tier is. ``shared`` bytes stay; ``peak`` is the end of the highest tensor of any function."""
+
+    tier: str
+    capacity: int
+    tensors: int
+    bytes: int
+    shared: int
+    peak: int
+    share: float
+
+
+class Plan(_Frozen):
+    """Where each tensor of the program's functions stands on a machine."""
+
+    version: int = SCHEMA_VERSION
+    machine: Machine
+    sectioning: str = ONE_OP_PER_SECTION
+    functions: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    sections: tuple[Section, ...]
+    copies: tuple[Copy, ...]
+
+    def summary(self) -> tuple[TierUse, ...]:
+        """Each tier's use over all functions; a tensor that several functions share counts once."""
+        return tuple(
+            TierUse(
+                tier=tier.name,
+                capacity=tier.bytes,
+                tensors=len(here),
+                bytes=sum(t.bytes for t in here),
+                shared=sum(t.bytes for t in here if t.shared),
+                peak=(peak := max((t.end for t in here), default=0)),
+                share=peak / tier.bytes,
+            )
+            for tier in self.machine.tiers
+            for here in [_once(t for t in self.tensors if t.tier == tier.name)]
+        )
+
+    def to_json(self) -> str:
+        """The plan as JSON text: the fields above and ``summary``."""
+        content = self.model_dump(mode="json")
+        content["summary"] = [use.model_dump(mode="json") for use in self.summary()]
+        return json.dumps(content, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """A plan from ``to_json``'s text.
+
+        Raises:
+            pydantic.ValidationError: the text is not a plan of this schema.
+        """
+        content = json.loads(text)
+        content.pop("summary", None)
+        return cls.model_validate(content)
+
+    def memory_map(self, biggest: int = 12) -> str:
+        """The tiers, and in each the biggest tensors with their ranges, as lines for a person."""
+        return memory_map(self.machine, self.tensors, biggest)
+
+
+def _once(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return list({(None if t.shared else t.function, t.name): t for t in tensors}.values())
+
+
+def memory_map(machine: Machine, tensors: Iterable[Tensor], biggest: int = 12) -> str:
+    """Each tier with its capacity and use, then its tensors, biggest first, each with its range and bytes."""
+    lines = []
+    every = _once(tensors)
+    for tier in machine.tiers:
+        here = sorted((t for t in every if t.tier == tier.name), key=lambda t: (-t.bytes, t.offset, t.name))
+        peak = max((t.end for t in here), default=0)
+        lines.append(f"{tier.name}: {peak:,} of {tier.bytes:,} bytes ({peak / tier.bytes:.1%}), {count(here)}")
+        lines += [
+            f"  [0x{t.offset:010x}, 0x{t.end:010x})  {t.bytes:>15,} bytes  {t.kind:<10}  {t.name}  ({_when(t)})"
+            for t in here[:biggest]
+        ]
+        if len(here) > biggest:
+            rest = here[biggest:]
+            lines.append(f"  and {len(rest)} more, {sum(t.bytes for t in rest):,} bytes")
+    return "\n".join(lines)
+
+
+def count(tensors: Sized) -> str:
+    """How many tensors, in words."""
+    return f"{len(tensors)} tensor" if len(tensors) == 1 else f"{len(tensors)} tensors"
+
+
+def _when(tensor: Tensor) -> str:
+    if tensor.shared:
+        return "always"
+    return f"{tensor.function}, steps {tensor.first_use} to {tensor.last_use}, {tensor.location}"

@@ -1,0 +1,215 @@
+"""A model made into an artifact: the phases, then IREE, the weights and the manifest, in a folder of its own."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snapcc.runtime.iree_compile import compile_module, target_flags
+
+from . import artifact, contents, manifest
+from .compilation import Choice, Lowering, choose
+from .options import FILES, Options
+from .progress import Progress
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+    from snapcc.frontend import Decoder
+
+DECODE_FLAGS = ("--iree-opt-level=O3",)
+"""Without data tiling, which would re-lay-out the caches' values at each step."""
+
+PREFILL_FLAGS = ()
+"""At O3 the loops of prefill's attention are refused ("exceeded stack allocation limit")."""
+
+PHASES = "phases"
+PLAN = "plan.json"
+
+_PACKAGES = ("torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime", "transformers", "numpy")
+_ELEMENTS = {"torch.float32": "f32", "torch.bfloat16": "bf16", "torch.float16": "f16"}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a decoder came from.
+
+    Attributes:
+        described: its path, or words for one that was handed over in Python.
+        folder: a Hugging Face folder, with a checkpoint and perhaps a tokenizer.
+    """
+
+    described: str
+    folder: Path | None = None
+
+
+def build(model: str | Path | ExportedProgram, options: Options, progress: Progress) -> Path | None:
+    """Compiles a model.
+
+    Args:
+        model: a file or folder, recognised by what is in it, or an exported program.
+        options: what was asked for.
+        progress: told of every step.
+
+    Returns:
+        the artifact's folder, or the file of the phase ``compile_to``; None where that went to standard output.
+
+    Raises:
+        UsageError: options that do not fit one another or the model.
+        FrontendError, Refusal: a model that is not understood, or not provably safe to rewrite.
+        ir.MLIRError, IreeCompileError: a compiler that is used failed.
+        ProgramError, PlacementError: a program that cannot be planned.
+        ArtifactError, OSError: the result cannot be written.
+    """
+    decoder, origin = _load(model, options, progress)
+    choice = choose(decoder, options, progress)
+    lowering = Lowering(decoder, choice, options, progress)
+    for phase in lowering.phases():
+        if options.dump_to is not None:
+            options.dump_to.mkdir(parents=True, exist_ok=True)
+            (options.dump_to / FILES[phase]).write_text(lowering.text)
+        if phase == options.compile_to:
+            return _write_phase(options.output, lowering.text)
+    target = options.output or Path(f"{decoder.name}.snapcc")
+    with artifact.writing(target) as folder:
+        _fill(folder, decoder, origin, choice, lowering, options, progress)
+    progress.note(f"wrote {target}")
+    return target
+
+
+def _load(model: str | Path | ExportedProgram, options: Options, progress: Progress) -> tuple[Decoder, Origin]:
+    if not isinstance(model, str | Path):
+        from snapcc.frontend import from_program
+
+        with progress.step("reading the program"):
+            decoder = from_program(model, inputs=options.inputs, causal_masks=options.causal_masks)
+        return decoder, Origin("an exported program")
+    with progress.step(f"loading and exporting {model}"):
+        from snapcc.frontend import load_model
+
+        decoder = load_model(model, options.dtype, options.inputs, options.causal_masks)
+    path = Path(model)
+    return decoder, Origin(str(path), path if path.is_dir() else None)
+
+
+def _write_phase(output: Path | None, text: str) -> Path | None:
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text)
+    return output
+
+
+def _fill(
+    folder: Path,
+    decoder: Decoder,
+    origin: Origin,
+    choice: Choice,
+    lowering: Lowering,
+    options: Options,
+    progress: Progress,
+) -> None:
+    """Writes every file of an artifact."""
+    flags = target_flags(options.device, options.cpu)
+    for file, source in lowering.modules.items():
+        with progress.step(f"compiling {file} with IREE"):
+            own = DECODE_FLAGS if "decode" in file else PREFILL_FLAGS
+            compile_module(source, folder / file, [*flags, *own])
+    files = list(lowering.modules)
+    with progress.step("storing the weights"):
+        weights = contents.store_weights(decoder.weights(), folder, origin.folder)
+        parameters = contents.store_program(decoder, folder)
+    files.append(contents.PROGRAM)
+    if lowering.plan is not None:
+        (folder / PLAN).write_text(lowering.plan.to_json())
+        files.append(PLAN)
+    phases = _keep_phases(folder, options.dump_to)
+    files += phases.values()
+    tokenizer, ends = _text(origin.folder)
+    content = manifest.Manifest(
+        snapcc=importlib.metadata.version("snapcc"),
+        tools={package: importlib.metadata.version(package) for package in _PACKAGES},
+        model=origin.described,
+        phases=phases,
+        target=options.target,
+        device=options.device,
+        cpu=options.cpu if options.device == "cpu" else None,
+        dtype=_dtype(decoder.weights().values()),
+        policy=choice.policy,
+        batch=options.batch,
+        vocabulary=decoder.vocabulary,
+        max_positions=decoder.max_positions,
+        end_of_sequence=ends,
+        functions=lowering.functions,
+        inputs=_inputs(decoder),
+        weights=tuple(artifact.describe(folder, path) for path in weights),
+        parameters=parameters,
+        tokenizer=tokenizer,
+        plan=PLAN if lowering.plan is not None else None,
+        files=tuple(artifact.describe(folder, path) for path in files),
+    )
+    artifact.write_manifest(folder, content)
+
+
+def _keep_phases(folder: Path, dumped: Path | None) -> dict[str, str]:
+    """Copies the phases' files into the artifact, where they were asked for."""
+    if dumped is None:
+        return {}
+    (folder / PHASES).mkdir()
+    kept: dict[str, str] = {}
+    for phase, name in FILES.items():
+        if (dumped / name).is_file():
+            shutil.copyfile(dumped / name, folder / PHASES / name)
+            kept[phase] = f"{PHASES}/{name}"
+    return kept
+
+
+def _inputs(decoder: Decoder) -> manifest.Inputs:
+    """The decoder's inputs, counted as the exported program's flat user inputs."""
+    from torch.export.graph_signature import InputKind
+
+    users = [
+        getattr(spec.arg, "name", "")
+        for spec in decoder.program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    found = {role: users.index(i.name) for i in decoder.inputs if (role := str(i.role)) not in ("cache", "other")}
+    return manifest.Inputs(
+        tokens=found["tokens"],
+        positions=found.get("positions"),
+        causal_mask=found.get("causal_mask"),
+        logits=decoder.logits,
+        caches=tuple(
+            manifest.Cache(name=c.name, axis=c.axis, input=users.index(c.name), output=c.output_index)
+            for c in decoder.caches
+        ),
+    )
+
+
+def _dtype(weights: Iterable[torch.Tensor]) -> str:
+    """The element type of most of the weights."""
+    sizes: dict[str, int] = {}
+    for weight in weights:
+        name = _ELEMENTS.get(str(weight.dtype))
+        if name is not None:
+            sizes[name] = sizes.get(name, 0) + weight.numel()
+    return max(sizes, key=lambda name: sizes[name])
+
+
+def _text(folder: Path | None) -> tuple[str | None, tuple[int, ...]]:
+    """A Hugging Face folder's tokenizer, and the tokens that end a sequence."""
+    if folder is None:
+        return None, ()
+    tokenizer = str(folder.resolve()) if (folder / "tokenizer_config.json").is_file() else None
+    for name in ("generation_config.json", "config.json"):
+        if (folder / name).is_file():
+            ends: Any = json.loads((folder / name).read_text()).get("eos_token_id")
+            if ends is not None:
+                return tokenizer, tuple(ends) if isinstance(ends, list) else (ends,)
+    return tokenizer, ()

@@ -1,0 +1,232 @@
+"""What each command does, from parsed arguments to what is printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .arguments import UsageError
+from .defaults import Wishes
+from .options import Options
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from snapcc.runtime.generation import Row
+
+    from .artifact import Artifact
+
+_NEW_TOKENS = 64
+
+
+def compile_command(options: argparse.Namespace) -> int:
+    """``snapcc MODEL``."""
+    from snapcc.compiler.passes.manager import Instrumentation
+
+    from .build import build
+
+    # transformers draws bars of its own on standard error
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    pool, pool_size = options.pool
+    wanted = Options(
+        output=options.output,
+        target=options.target,
+        wishes=Wishes(
+            slots=options.slots,
+            sink=options.sink,
+            recent=options.recent,
+            topk=options.topk,
+            window=options.obs_window,
+            pool=pool,
+            pool_size=pool_size,
+            score=options.score,
+        ),
+        batch=options.batch,
+        prompts=options.prompts,
+        dtype=options.dtype,
+        device=options.device,
+        cpu=options.cpu,
+        inputs=options.input,
+        causal_masks=tuple(options.causal_mask),
+        compile_to=options.compile_to,
+        dump_to=options.dump_to,
+        instrumentation=Instrumentation(
+            print_ir_before_all=options.mlir_print_ir_before_all,
+            print_ir_after_all=options.mlir_print_ir_after_all,
+            print_ir_tree_dir=options.mlir_print_ir_tree_dir,
+            timing=options.mlir_timing,
+        ),
+    )
+    build(options.model, wanted, Progress(options.quiet))
+    return 0
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """``snapcc run``."""
+    artifact = _open(options)
+    prompts, tokenizer = _prompts(options, artifact)
+    forced = None if options.force_tokens is None else _read_rows(options.force_tokens)
+    count = _count(options, forced, len(prompts))
+    stops = options.stop_at_eos or (options.prompt is not None and forced is None)
+    rows = _generate(artifact, prompts, count, forced, stops, Progress(options.quiet))
+    if options.save_logits is not None:
+        _save_logits(rows, options.save_logits, artifact.manifest.vocabulary)
+    texts = None if tokenizer is None else [tokenizer.decode(row.tokens, skip_special_tokens=True) for row in rows]
+    if options.json:
+        result: dict[str, Any] = {"tokens": [row.tokens for row in rows]}
+        print(json.dumps(result if texts is None else result | {"text": texts}))
+    else:
+        for line in texts or [" ".join(map(str, row.tokens)) for row in rows]:
+            print(line)
+    return 0
+
+
+def verify_command(options: argparse.Namespace) -> int:
+    """``snapcc verify``."""
+    from snapcc.runtime.verification import TOLERANCE, compare
+
+    from .oracle import example_prompts, oracle
+
+    artifact, progress = _open(options), Progress(options.quiet)
+    manifest = artifact.manifest
+    if options.prompt is None and options.tokens is None:
+        prompts = example_prompts(manifest, options.max_new_tokens)
+    else:
+        prompts, _ = _prompts(options, artifact)
+    rows = _generate(artifact, prompts, options.max_new_tokens, None, False, progress)
+    with progress.step("preparing PyTorch's reference"):
+        reference = oracle(artifact)
+    results = []
+    for index, row in enumerate(rows):
+        with progress.step(f"row {index}: {len(row.prompt)} tokens and {len(row.tokens)} new ones in PyTorch"):
+            results.append(compare(row, reference, manifest.dtype))
+    holds = all(result.holds for result in results)
+    shown = [
+        {
+            "row": index,
+            "prompt": len(row.prompt),
+            "selected": manifest.policy.selected(len(row.prompt)) if manifest.program().prompts else 0,
+            "new_tokens": result.steps,
+            "max_abs_difference": result.difference,
+            "max_abs_logit": result.largest,
+            "first_difference": result.first_difference,
+            "tokens_equal": result.agreeing,
+            "first_other_token": result.first_disagreement,
+            "holds": result.holds,
+        }
+        for index, (row, result) in enumerate(zip(rows, results, strict=True))
+    ]
+    if options.json:
+        print(json.dumps({"holds": holds, "tolerance": TOLERANCE[manifest.dtype], "rows": shown}))
+        return 0 if holds else 1
+    for entry in shown:
+        print(
+            f"row {entry['row']}: {entry['prompt']} tokens ({entry['selected']} selected), "
+            f"{entry['tokens_equal']} of {entry['new_tokens']} tokens are PyTorch's own choice, logits differ by "
+            f"{entry['max_abs_difference']:.2g} at most (largest {entry['max_abs_logit']:.3g}): "
+            f"{'equal' if entry['holds'] else 'DIFFERENT'}"
+        )
+    print(f"{'equal to' if holds else 'DIFFERENT from'} PyTorch within {TOLERANCE[manifest.dtype]:g}")
+    return 0 if holds else 1
+
+
+def inspect_command(options: argparse.Namespace) -> int:
+    """``snapcc inspect``."""
+    from .artifact import load
+    from .inspection import summary, words
+
+    content = summary(load(options.artifact))
+    if options.json:
+        print(json.dumps(content))
+    else:
+        print(words(content))
+    return 0
+
+
+def _open(options: argparse.Namespace) -> Artifact:
+    from .artifact import load
+
+    with Progress(options.quiet).step(f"checking {options.artifact}"):
+        return load(options.artifact)
+
+
+def _generate(
+    artifact: Artifact,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    forced: Sequence[Sequence[int]] | None,
+    stops: bool,
+    progress: Progress,
+) -> list[Row]:
+    from snapcc.runtime.engine import Program
+    from snapcc.runtime.generation import generate
+
+    manifest = artifact.manifest
+    with progress.step("loading the program"):
+        program = Program(artifact.folder, artifact.weights, manifest.program())
+    with progress.step(f"{sum(map(len, prompts))} tokens of {len(prompts)} prompts, {count} new tokens each"):
+        return generate(program, prompts, count, forced, manifest.end_of_sequence if stops else ())
+
+
+def _prompts(options: argparse.Namespace, artifact: Artifact) -> tuple[list[list[int]], Any]:
+    """The rows' prompts, and the tokenizer where they were given as text."""
+    if options.tokens is not None:
+        if options.chat:
+            raise UsageError("--chat is for prompts of text, not for --tokens")
+        return _read_rows(options.tokens), None
+    folder = artifact.manifest.tokenizer
+    if folder is None:
+        raise UsageError("the model came without a tokenizer, so that --prompt has no meaning: use --tokens FILE.json")
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"the tokenizer's folder {folder} is missing; use --tokens FILE.json")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if options.chat:
+        messages = [[{"role": "user", "content": text}] for text in options.prompt]
+        texts = [tokenizer.apply_chat_template(m, tokenize=False, add_generation_prompt=True) for m in messages]
+        return [list(tokenizer(text, add_special_tokens=False).input_ids) for text in texts], tokenizer
+    return [list(tokenizer(text).input_ids) for text in options.prompt], tokenizer
+
+
+def _read_rows(path: Path) -> list[list[int]]:
+    """A file with a list of token lists, one per row.
+
+    Raises:
+        UsageError: the file is something else.
+    """
+    try:
+        rows = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no JSON: {error}") from None
+    whole = isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows)
+    if not whole or not all(type(token) is int for row in rows for token in row):
+        raise UsageError(f"{path} must hold a list of token lists, one per row, as [[1, 2, 3], [4, 5]]")
+    return [list(row) for row in rows]
+
+
+def _count(options: argparse.Namespace, forced: list[list[int]] | None, rows: int) -> int:
+    """How many new tokens each row gets."""
+    asked: int | None = options.max_new_tokens
+    if forced is None:
+        return _NEW_TOKENS if asked is None else asked
+    if len(forced) != rows:
+        raise UsageError(f"{options.force_tokens} has {len(forced)} rows and there are {rows} prompts")
+    shortest = min(len(row) for row in forced)
+    if asked is None:
+        return shortest
+    if shortest < asked:
+        raise UsageError(f"{options.force_tokens} has a row of {shortest} tokens, and {asked} new ones were asked for")
+    return asked
+
+
+def _save_logits(rows: Sequence[Row], path: Path, vocabulary: int) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    none = np.zeros((0, vocabulary), np.float32)
+    save_file({f"row{i}": np.stack(row.logits) if row.logits else none for i, row in enumerate(rows)}, path)

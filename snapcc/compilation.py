@@ -1,0 +1,179 @@
+"""From a model to an artifact: import, passes by phase, plan, IREE, weights, manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from snapcc.compiler.dialect.policy import Policy
+from snapcc.runtime.engine import FunctionSpec, StateSpec, TensorSpec
+
+from .arguments import UsageError
+from .defaults import choose_policy, choose_prompts
+from .options import Options, Phase
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from torch_mlir import ir
+
+    from snapcc.compiler.passes.manager import Step
+    from snapcc.frontend import Decoder
+    from snapcc.sn40l_target.schema import Plan
+
+_DECODE = "decode"
+_RESET = "reset"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The shapes that a decoder is compiled for: the slots, and the prompt lengths, none where there is no prefill."""
+
+    policy: Policy
+    prompts: tuple[int, ...]
+
+
+def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
+    """The policy and the prompt lengths for a decoder; says what was chosen.
+
+    Raises:
+        UsageError: wishes that do not fit one another or the model.
+    """
+    past, context = decoder.past, decoder.max_positions
+    policy, said = choose_policy(options.wishes, context, past.lower if past.lower == past.upper else None)
+    progress.note(said)
+    if decoder.prefill_refusal is not None:
+        if options.prompts:
+            raise UsageError(f"--prompt was given, but the program has no prefill: {decoder.prefill_refusal}")
+        progress.note(f"decode only, a prompt goes through it token by token: {decoder.prefill_refusal}")
+        return Choice(policy, ())
+    prompts = choose_prompts(options.prompts, policy.slots, context)
+    progress.note(f"prompts of up to {', '.join(map(str, prompts))} tokens; batch {options.batch}")
+    return Choice(policy, prompts)
+
+
+class Lowering:
+    """A decoder on its way through the phases.
+
+    Attributes:
+        text: the phase last reached, as its file has it.
+        functions: the compiled functions, from the linalg phase on.
+        plan: the SN40L plan, from the sn40l phase on where that is the target.
+        modules: MLIR for IREE by the name of its module, from the iree phase on.
+    """
+
+    def __init__(self, decoder: Decoder, choice: Choice, options: Options, progress: Progress) -> None:
+        self.text = ""
+        self.functions: dict[str, FunctionSpec] = {}
+        self.plan: Plan | None = None
+        self.modules: dict[str, bytes] = {}
+        self._decoder = decoder
+        self._choice = choice
+        self._options = options
+        self._progress = progress
+
+    def phases(self) -> Iterator[Phase]:
+        """Works phase by phase; ``text`` is that of the phase given, until the next is asked for.
+
+        Raises:
+            FrontendError, Refusal, ir.MLIRError: the program cannot be rewritten.
+            ProgramError, PlacementError: it cannot be planned.
+        """
+        from snapcc.compiler.passes import pipelines
+
+        self.text = f"{self._decoder.program}\n"
+        yield "fx"
+        module = self._import()
+        yield "torch"
+        weights, choice = self._decoder.weights(), self._choice
+        self._run(module, "finding the caches", lambda: pipelines.raise_to_kv(weights.get))
+        yield "kv"
+        batch = self._options.batch
+        self._run(module, "giving them slots", lambda: pipelines.apply_policy(choice.policy, batch))
+        yield "static"
+        self._run(module, "lowering to linalg", pipelines.lower_to_linalg)
+        self.functions = _functions(module)
+        yield "linalg"
+        if self._options.target == "sn40l":
+            self._plan(module)
+            yield "sn40l"
+        self._run(module, "lowering to IREE's dialects", pipelines.lower_to_iree)
+        self.modules = _split(module, self.functions)
+        yield "iree"
+
+    def _import(self) -> ir.Module:
+        from snapcc.compiler.passes.manager import new_context
+        from snapcc.compiler.passes.rebuild_positions import PROBE
+        from snapcc.frontend import import_functions
+
+        decoder, past = self._decoder, self._choice.policy.slots - 1
+        wanted = {_DECODE: (self._options.batch, 1, past)}
+        if (probe := _probe(decoder, past)) is not None:
+            wanted[PROBE] = (self._options.batch, 1, probe)
+        wanted |= {f"prefill_{length}": (1, length, 0) for length in self._choice.prompts}
+        with self._progress.step(f"importing {', '.join(wanted)}"):
+            programs = [(name, decoder.specialise(*lengths)) for name, lengths in wanted.items()]
+            module = import_functions(new_context(), programs, decoder)
+            self._show(module)
+        return module
+
+    def _run(self, module: ir.Module, doing: str, steps: Callable[[], list[Step]]) -> None:
+        from snapcc.compiler.passes import manager
+
+        with self._progress.step(doing):
+            with module.context:
+                wanted = steps()
+            manager.run(module, wanted, self._options.instrumentation)
+            self._show(module)
+
+    def _show(self, module: ir.Module) -> None:
+        self.text = module.operation.get_asm(enable_debug_info=True)
+
+    def _plan(self, module: ir.Module) -> None:
+        from torch_mlir import ir
+
+        from snapcc.sn40l_target.plan import annotate, plan
+
+        with self._progress.step("planning for the SN40L"):
+            self.plan = plan(module)
+            with module.context:
+                # IREE runs the program without the plan's attributes
+                annotated = ir.Module.parse(self.text)
+            annotate(annotated, self.plan)
+            self._show(annotated)
+
+
+def _probe(decoder: Decoder, past: int) -> int | None:
+    """Another past length, at which decode is specialised too, to see what depends on the length; None if none is."""
+    return next((other for other in (past + 1, past - 1) if other in decoder.past), None)
+
+
+def _functions(module: ir.Module) -> dict[str, FunctionSpec]:
+    from snapcc.compiler.passes.lower_state import signature
+
+    def shaped(entry: dict[str, Any]) -> dict[str, Any]:
+        return {**entry, "shape": tuple(entry["shape"])}
+
+    return {
+        name: FunctionSpec(
+            module=f"{_DECODE if name == _RESET else name}.vmfb",
+            arguments=tuple(TensorSpec(**shaped(entry)) for entry in parts["arguments"]),
+            results=tuple(TensorSpec(**shaped(entry)) for entry in parts["results"]),
+            states=tuple(StateSpec(**shaped(entry)) for entry in parts["states"]),
+        )
+        for name, parts in signature(module.operation).items()
+    }
+
+
+def _split(module: ir.Module, functions: dict[str, FunctionSpec]) -> dict[str, bytes]:
+    """The text of each module, with its own functions and all globals, of which IREE drops those it does not use."""
+    from snapcc.compiler.analysis.functions import functions as functions_of
+
+    texts = {}
+    for file in dict.fromkeys(function.module for function in functions.values()):
+        part = module.operation.clone()
+        for name, function in functions_of(part.operation).items():
+            if functions[name].module != file:
+                function.erase()
+        texts[file] = part.operation.get_asm(enable_debug_info=True).encode()
+    return texts

@@ -1,0 +1,103 @@
+"""The model inside an artifact: its weights, copied or referred to, and its exported program without them."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch.export import ExportedProgram
+
+from .artifact import Artifact
+
+if TYPE_CHECKING:
+    from snapcc.frontend import Decoder
+
+PROGRAM = "program.pt2"
+WEIGHTS = "weights.safetensors"
+
+
+def store_weights(weights: Mapping[str, torch.Tensor], folder: Path, checkpoint: Path | None) -> list[str]:
+    """Makes sure that safetensors files hold all weights, and names these files.
+
+    Args:
+        weights: by the name that the compiled program asks for.
+        folder: the artifact's, for the weights that stand nowhere else.
+        checkpoint: the model's folder; those of its safetensors files that hold weights under the same names and
+            bit for bit equal are referred to, not copied.
+
+    Returns:
+        the files, relative to ``folder`` or absolute.
+    """
+    files, missing = [], dict(weights)
+    for path in sorted(checkpoint.resolve().glob("*.safetensors")) if checkpoint is not None else ():
+        with safe_open(path, framework="pt") as held:
+            names = held.keys()
+            found = [name for name in names if name in missing and _same(missing[name], held.get_tensor(name))]
+        if found:
+            files.append(str(path))
+            missing = {name: tensor for name, tensor in missing.items() if name not in found}
+    if missing:
+        # each tensor in memory of its own: safetensors refuses views that share it
+        save_file({name: tensor.detach().clone().contiguous() for name, tensor in missing.items()}, folder / WEIGHTS)
+        files.append(WEIGHTS)
+    return files
+
+
+def store_program(decoder: Decoder, folder: Path) -> dict[str, str]:
+    """Writes the decoder's exported program, its weights left out.
+
+    Returns:
+        for each parameter, buffer and constant tensor of the program that it reads, the weight that it is.
+    """
+    program = copy.copy(decoder.program)
+    program._state_dict = {name: _blank(value) for name, value in decoder.program.state_dict.items()}
+    program._constants = {name: _blank(value) for name, value in decoder.program.constants.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(program, folder / PROGRAM)
+    weights = decoder.weights()
+    names = [*decoder.program.state_dict, *decoder.program.constants]
+    return {name: decoder.weight_name(name) for name in names if decoder.weight_name(name) in weights}
+
+
+def restore_program(artifact: Artifact) -> ExportedProgram:
+    """The exported program of an artifact, with its weights."""
+    program: ExportedProgram = torch.export.load(artifact.folder / PROGRAM)
+    places: dict[str, Path] = {}
+    for path in artifact.weights:
+        with safe_open(path, framework="pt") as held:
+            places |= dict.fromkeys(held.keys(), path)
+    tensors: dict[str, torch.Tensor] = {}
+    for path in artifact.weights:
+        with safe_open(path, framework="pt") as held:
+            for name in artifact.manifest.parameters.values():
+                if places[name] == path and name not in tensors:
+                    tensors[name] = held.get_tensor(name)
+    for name, stored in artifact.manifest.parameters.items():
+        if name in program.state_dict:
+            program.state_dict[name] = _like(program.state_dict[name], tensors[stored])
+        else:
+            program.constants[name] = tensors[stored]
+    return program
+
+
+def _same(tensor: torch.Tensor, held: torch.Tensor) -> bool:
+    if (tensor.shape, tensor.dtype) != (held.shape, held.dtype):
+        return False
+    # compared as bytes: a NaN is equal to itself
+    left, right = tensor.detach().contiguous(), held.contiguous()
+    return torch.equal(left.view(-1).view(torch.uint8), right.view(-1).view(torch.uint8))
+
+
+def _blank(value: Any) -> Any:
+    return _like(value, value.detach().to("meta")) if isinstance(value, torch.Tensor) else value
+
+
+def _like(model: Any, tensor: torch.Tensor) -> torch.Tensor:
+    return torch.nn.Parameter(tensor, requires_grad=False) if isinstance(model, torch.nn.Parameter) else tensor

@@ -1,0 +1,136 @@
+"""What is in an artifact, as data and in words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .artifact import Artifact
+from .manifest import Manifest
+
+_BYTES = {"f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i64": 8, "i8": 1, "i1": 1}
+
+
+def summary(artifact: Artifact) -> dict[str, Any]:
+    """The content of ``snapcc inspect --json``."""
+    manifest = artifact.manifest
+    states = manifest.program().states
+    caches = []
+    for cache in manifest.inputs.caches:
+        state = states[cache.name]
+        before = list(state.shape)
+        before[cache.axis] = _full_length(manifest)
+        caches.append(
+            {
+                "name": cache.name,
+                "shape": list(state.shape),
+                "axis": cache.axis,
+                "dtype": state.dtype,
+                "bytes": _size(state.shape, state.dtype),
+                "full_bytes": _size(before, state.dtype),
+            }
+        )
+    policy = manifest.policy
+    return {
+        "artifact": str(artifact.folder),
+        "model": manifest.model,
+        "snapcc": manifest.snapcc,
+        "tools": manifest.tools,
+        "target": manifest.target,
+        "device": manifest.device,
+        "dtype": manifest.dtype,
+        "vocabulary": manifest.vocabulary,
+        "max_positions": manifest.max_positions,
+        "batch": manifest.batch,
+        "policy": {
+            "slots": policy.slots,
+            "sink": policy.sink,
+            "recent": policy.recent,
+            "topk": policy.topk,
+            "window": policy.window,
+            "pool": policy.pool,
+            "pool_size": policy.pool_size,
+            "score": policy.score,
+        },
+        "prompts": [{"length": length, "selected": policy.selected(length)} for length in manifest.program().prompts],
+        "functions": {
+            name: {
+                "module": function.module,
+                "arguments": [f"{a.name or '_'}: {_type(a.shape, a.dtype)}" for a in function.arguments],
+                "results": [_type(r.shape, r.dtype) for r in function.results],
+            }
+            for name, function in manifest.functions.items()
+        },
+        "caches": caches,
+        "cache_bytes": sum(cache["bytes"] for cache in caches),
+        "full_cache_bytes": sum(cache["full_bytes"] for cache in caches),
+        "full_cache_tokens": _full_length(manifest),
+        "weights": [{"file": file.path, "bytes": file.bytes} for file in manifest.weights],
+        "phases": {phase: str(artifact.folder / path) for phase, path in manifest.phases.items()},
+        "plan": None if manifest.plan is None else _plan(artifact),
+    }
+
+
+def words(content: dict[str, Any]) -> str:
+    """``summary``'s content for a person."""
+    policy, bound = content["policy"], content["max_positions"]
+    lines = [
+        f"{content['artifact']}: {content['model']}, {content['dtype']}, {content['vocabulary']:,} tokens, "
+        f"{'no bound on positions' if bound is None else f'{bound:,} positions'}",
+        f"  made by snapcc {content['snapcc']} for {content['device']}, planned for {content['target']}",
+        f"  slots      {policy['slots']:,} = sink {policy['sink']} + recent {policy['recent']:,} + "
+        f"selected {policy['topk']:,} (window {policy['window']}, pooling {_pooling(policy)}, "
+        f"scores over {policy['score']})",
+        f"  rows       {content['batch']}",
+        "  prompts    "
+        + (
+            ", ".join(f"{p['length']:,} ({p['selected']:,} selected when full)" for p in content["prompts"])
+            or "through decode, token by token; nothing is selected"
+        ),
+        f"  caches     {len(content['caches'])}, {content['cache_bytes']:,} bytes; "
+        f"a full cache of {content['full_cache_tokens']:,} tokens: {content['full_cache_bytes']:,} bytes "
+        f"({content['full_cache_bytes'] / content['cache_bytes']:.1f} times as many)",
+        "  weights    " + ", ".join(f"{w['file']} ({w['bytes']:,} bytes)" for w in content["weights"]),
+    ]
+    for name, function in content["functions"].items():
+        lines.append(f"  @{name}({', '.join(function['arguments'])}) -> {', '.join(function['results']) or 'nothing'}")
+    lines += [f"  phase      {phase:<7} {path}" for phase, path in content["phases"].items()]
+    if content["plan"] is not None:
+        lines += [
+            f"  plan       {tier['tier']:<5} {tier['bytes']:>15,} bytes in {tier['tensors']:,} tensors, "
+            f"{tier['share']:.1%} of {tier['capacity']:,}"
+            for tier in content["plan"]["tiers"]
+        ]
+    return "\n".join(lines)
+
+
+def _pooling(policy: dict[str, Any]) -> str:
+    return "none" if policy["pool"] == "none" else f"{policy['pool']}:{policy['pool_size']}"
+
+
+def _full_length(manifest: Manifest) -> int:
+    """How many tokens a full cache has to hold: the model's context, or the longest prompt where that is unknown."""
+    if manifest.max_positions is not None:
+        return manifest.max_positions
+    return max([*manifest.program().prompts, manifest.policy.slots])
+
+
+def _plan(artifact: Artifact) -> dict[str, Any]:
+    from snapcc.sn40l_target.schema import Plan
+
+    path = artifact.folder / str(artifact.manifest.plan)
+    plan = Plan.from_json(path.read_text())
+    return {
+        "file": str(path),
+        "machine": plan.machine.name,
+        "sections": len(plan.sections),
+        "tiers": [use.model_dump() for use in plan.summary()],
+    }
+
+
+def _size(shape: tuple[int, ...] | list[int], dtype: str) -> int:
+    return math.prod(shape) * _BYTES[dtype]
+
+
+def _type(shape: tuple[int, ...], dtype: str) -> str:
+    return f"{'x'.join(map(str, shape))}{'x' if shape else ''}{dtype}"

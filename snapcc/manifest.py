@@ -1,0 +1,102 @@
+"""``manifest.json``: what an artifact is, enough to run it, to verify it and to say how it was made."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from snapcc.compiler.dialect.policy import Policy
+from snapcc.runtime.engine import FunctionSpec, ProgramSpec
+from snapcc.runtime.iree_compile import Device
+
+SCHEMA_VERSION = 1
+"""Raised by one whenever an older snapcc could not read a new manifest, or a newer one an old manifest."""
+
+FILE = "manifest.json"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class File(_Part):
+    """A file and how to know that it is still the same.
+
+    ``path`` is relative to the artifact's folder, or absolute for a file that belongs to the model.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Cache(_Part):
+    """A cache of the user's program: the state that stands for it, and the axis that is now its slots."""
+
+    name: str
+    axis: int
+    input: int = Field(description="its place among the exported program's user inputs")
+    output: int = Field(description="its place among the exported program's user outputs")
+
+
+class Inputs(_Part):
+    """Which user inputs and outputs of the exported program are what; None where it has no such input."""
+
+    tokens: int
+    positions: int | None
+    causal_mask: int | None
+    logits: int
+    caches: tuple[Cache, ...]
+
+
+class Manifest(_Part):
+    """The whole of ``manifest.json``.
+
+    Attributes:
+        schema_version: of this file's form.
+        snapcc: the version that made the artifact.
+        tools: the versions of what it used, by package.
+        model: where the model came from.
+        phases: the files of the phases, by phase, as far as they were kept.
+        target: what was planned for: ``sn40l``, or ``host`` where nothing was.
+        device: what the program is compiled for, and ``cpu`` the processor where that is ``cpu``.
+        dtype: the weights' element type by MLIR's name, ``f32`` or ``bf16``.
+        policy: the slots and the selection.
+        batch: B.
+        vocabulary: V.
+        max_positions: the model's context; None if it sets none.
+        end_of_sequence: the tokens that end a sequence.
+        functions: the compiled functions, by name.
+        inputs: the inputs of the exported program in ``program.pt2``.
+        weights: the safetensors files that hold the weights between them.
+        parameters: the name of each parameter, buffer and constant of the exported program, and its tensor's name in
+            those files; several of the former may share one of the latter.
+        tokenizer: a folder with a tokenizer, if there is one.
+        plan: the file of the SN40L plan, if there is one.
+        files: every other file of the artifact.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    snapcc: str
+    tools: dict[str, str]
+    model: str
+    phases: dict[str, str]
+    target: str
+    device: Device
+    cpu: str | None
+    dtype: str
+    policy: Policy
+    batch: int
+    vocabulary: int
+    max_positions: int | None
+    end_of_sequence: tuple[int, ...]
+    functions: dict[str, FunctionSpec]
+    inputs: Inputs
+    weights: tuple[File, ...]
+    parameters: dict[str, str]
+    tokenizer: str | None
+    plan: str | None
+    files: tuple[File, ...]
+
+    def program(self) -> ProgramSpec:
+        """What the engine needs to know."""
+        return ProgramSpec(self.functions, self.batch, self.vocabulary, self.max_positions, self.device)

@@ -1,0 +1,59 @@
+"""What ``snapcc MODEL`` can be asked to do. Light to import: the command line's help needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from snapcc.runtime.iree_compile import Device
+
+from .defaults import Wishes
+
+if TYPE_CHECKING:
+    from snapcc.compiler.passes.manager import Instrumentation
+
+Phase = Literal["fx", "torch", "kv", "static", "linalg", "sn40l", "iree"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+FILES: dict[Phase, str] = {
+    phase: f"{number:02d}-{phase}.{'txt' if phase == 'fx' else 'mlir'}" for number, phase in enumerate(PHASES)
+}
+"""The name of each phase's file."""
+
+Target = Literal["sn40l", "host"]
+Dtype = Literal["checkpoint", "f32", "bf16", "f16"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``snapcc MODEL`` was asked to do; None where the compiler chooses.
+
+    Attributes:
+        output: the artifact; by default MODEL's name with ``.snapcc``, in the current folder. With ``compile_to``,
+            the phase's file, and standard output by default.
+        target: ``sn40l`` plans for that machine, ``host`` plans nothing.
+        wishes: about the cache.
+        batch: B.
+        prompts: the prompt lengths to compile.
+        dtype: the weights' type.
+        device: what IREE compiles for, and ``cpu`` the processor where that is ``cpu``.
+        inputs: the names of the program's tokens and positions, where their use does not tell them.
+        causal_masks: mask inputs that are plainly causal.
+        compile_to: the phase to stop at.
+        dump_to: a folder for each phase's file.
+        instrumentation: MLIR's printing and timing.
+    """
+
+    output: Path | None = None
+    target: Target = "sn40l"
+    wishes: Wishes = field(default_factory=Wishes)
+    batch: int = 1
+    prompts: tuple[int, ...] | None = None
+    dtype: Dtype = "checkpoint"
+    device: Device = "cpu"
+    cpu: str = "host"
+    inputs: dict[str, str] = field(default_factory=dict)
+    causal_masks: tuple[str, ...] = ()
+    compile_to: Phase | None = None
+    dump_to: Path | None = None
+    instrumentation: Instrumentation | None = None

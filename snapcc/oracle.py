@@ -1,0 +1,53 @@
+"""The reference for an artifact: its exported program in PyTorch, and prompts to compare on."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from .artifact import Artifact
+from .manifest import Manifest
+
+if TYPE_CHECKING:
+    from snapcc.runtime.reference import Reference
+
+_SEED = 0
+_SHORT = 5
+
+
+def oracle(artifact: Artifact) -> Reference:
+    """PyTorch's reference for an artifact, under its policy.
+
+    Raises:
+        AttributionError: an attention of the program cannot be understood.
+    """
+    from snapcc.runtime.reference import ProgramInputs, Reference
+
+    from .contents import restore_program
+
+    inputs, policy = artifact.manifest.inputs, artifact.manifest.policy
+    described = ProgramInputs(
+        tokens=inputs.tokens,
+        caches=tuple((cache.input, cache.output, cache.axis) for cache in inputs.caches),
+        logits=inputs.logits,
+        positions=inputs.positions,
+        causal_mask=inputs.causal_mask,
+    )
+    return Reference(restore_program(artifact), described, policy)
+
+
+def example_prompts(manifest: Manifest, new_tokens: int) -> list[list[int]]:
+    """A prompt of random tokens per row: by turns beyond S + R, so that tokens are dropped, just S + R, and short."""
+    kept, policy = manifest.policy.sink + manifest.policy.recent, manifest.policy
+    limits = [manifest.max_positions - new_tokens + 1] if manifest.max_positions is not None else []
+    compiled = manifest.program().prompts
+    if compiled:
+        # no longer than needed: the time of a prefill is that of the compiled length
+        limits.append(next((n for n in compiled if n > kept), compiled[-1]))
+    longest = min(limits, default=policy.slots + _SHORT)
+    lengths = [min(length, longest) for length in (policy.slots + _SHORT, kept, _SHORT)]
+    generator = random.Random(_SEED)
+    return [
+        [generator.randrange(manifest.vocabulary) for _ in range(max(lengths[row % len(lengths)], 1))]
+        for row in range(manifest.batch)
+    ]

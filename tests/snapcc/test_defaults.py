@@ -1,0 +1,83 @@
+"""The defaults of the command line: how C is found and divided."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapcc.arguments import UsageError
+from snapcc.compiler.dialect.policy import Policy
+from snapcc.defaults import Wishes, choose_policy, choose_prompts
+
+
+@pytest.mark.parametrize(
+    ("wishes", "context", "past", "parts"),
+    [
+        (Wishes(), 8192, None, (4, 1532, 512, 32)),
+        (Wishes(), 131072, None, (4, 6140, 2048, 32)),
+        (Wishes(), None, None, (4, 764, 256, 32)),
+        (Wishes(), 8192, 511, (4, 380, 128, 32)),
+        (Wishes(), 64, None, (4, 8, 4, 8)),
+        (Wishes(), 8, None, (4, 2, 2, 2)),
+        (Wishes(slots=512), 8192, None, (4, 380, 128, 32)),
+        (Wishes(slots=512, topk=0), 8192, None, (4, 508, 0, 32)),
+        (Wishes(slots=512, sink=0), 8192, None, (0, 384, 128, 32)),
+        (Wishes(slots=512, recent=100), 8192, None, (4, 100, 408, 32)),
+        (Wishes(slots=512, sink=4, recent=252, topk=256, window=16), 8192, None, (4, 252, 256, 16)),
+        (Wishes(sink=4, recent=252, topk=256), 8192, None, (4, 252, 256, 32)),
+        (Wishes(sink=2, recent=8, topk=4, window=4), None, None, (2, 8, 4, 4)),
+        (Wishes(topk=0), 8192, None, (4, 2044, 0, 32)),
+        (Wishes(recent=10), 8192, None, (4, 10, 512, 10)),
+        (Wishes(slots=14, sink=2, recent=8), None, 13, (2, 8, 4, 8)),
+    ],
+)
+def test_parts(wishes: Wishes, context: int | None, past: int | None, parts: tuple[int, int, int, int]) -> None:
+    policy, said = choose_policy(wishes, context, past)
+    assert (policy.sink, policy.recent, policy.topk, policy.window) == parts
+    assert said.startswith(f"{policy.slots} slots (")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "past", "message"),
+    [
+        (Wishes(slots=512, sink=4, recent=252, topk=255), None, "sink 4 [+] recent 252 [+] topk 255 = 511 slots, and"),
+        (Wishes(slots=512, recent=252, topk=256, sink=0), None, "= 508 slots, and --slots 512 was asked for"),
+        (Wishes(slots=500), 511, "--slots 500 was asked for, and the program was exported at a past of 511"),
+        (Wishes(sink=2, recent=8, topk=5), 13, "= 15 slots, and the program was exported at a past of 13"),
+        (Wishes(slots=4), None, "recent must be at least 1"),
+        (Wishes(slots=512, recent=600), None, "topk must be at least 0, got -92"),
+        (Wishes(slots=512, window=500), None, "got window 500, recent 380"),
+        (Wishes(pool_size=4), None, "the pooling kernel must be odd and positive, got 4"),
+    ],
+)
+def test_refused(wishes: Wishes, past: int | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        choose_policy(wishes, 8192, past)
+
+
+@given(slots=st.integers(8, 100_000), context=st.none() | st.integers(8, 10**6))
+def test_a_given_c_is_kept(slots: int, context: int | None) -> None:
+    policy, _ = choose_policy(Wishes(slots=slots), context)
+    assert policy.slots == slots
+    assert (policy.sink, policy.topk) == (4, slots // 4)
+
+
+@given(context=st.integers(1, 10**7))
+def test_every_context_has_a_policy(context: int) -> None:
+    policy, _ = choose_policy(Wishes(), context)
+    assert policy.slots <= max(8, min(context // 4, 8192))
+
+
+def test_prompts() -> None:
+    assert choose_prompts(None, 512, 8192) == (128, 1024, 2048)
+    assert choose_prompts(None, 2048, 8192) == (128, 1024, 8192)
+    assert choose_prompts(None, 16, 64) == (64,)
+    assert choose_prompts(None, 1024, None) == (128, 1024, 4096)
+    assert choose_prompts((300, 20, 20), 16, 512) == (20, 300)
+    for asked, message in (((0,), "at least 1"), ((600,), "beyond the model's context of 512 tokens")):
+        with pytest.raises(UsageError, match=message):
+            choose_prompts(asked, 16, 512)
+
+
+def test_the_policy_of_the_paper_is_one_of_them() -> None:
+    policy, _ = choose_policy(Wishes(sink=4, recent=252, topk=256), 8192)
+    assert policy == Policy(sink=4, recent=252, topk=256, window=32)
