@@ -82,9 +82,7 @@ def _text(op: ir.Operation, most: int) -> str:
 #hbi_h = affine_map<(h, b, i) -> (h)>
 #hbi_hb = affine_map<(h, b, i) -> (h, b)>
 #hbi_hbi = affine_map<(h, b, i) -> (h, b, i)>
-#hgwm_hgw = affine_map<(h, g, w, m) -> (h, g, w)>
 #hgwm_hgwm = affine_map<(h, g, w, m) -> (h, g, w, m)>
-#hgmw_hgw = affine_map<(h, g, m, w) -> (h, g, w)>
 #hgmw_hgwm = affine_map<(h, g, m, w) -> (h, g, w, m)>
 #hgmw_hgm = affine_map<(h, g, m, w) -> (h, g, m)>
 #hgmt_window = affine_map<(h, g, m, t) -> (h, g, m + t)>
@@ -116,78 +114,54 @@ func.func @topk_select(%q: {q}, %k: {k}, %length: {length}) -> {result} {{
 
 
 def _scores(op: ir.Operation, most: int) -> str:
-    """``%scores`` [H, G, M] f32: the softmax weights of the candidates, summed over the last W queries.
-
-    The softmax is spelled as its maximum, its sum and its weights, each from the plain products: an elementwise mask
-    between the product and a ``linalg.softmax`` would be fused into the product, whose code then exceeds IREE's stack
-    limit in some shapes under data tiling.
-    """
+    """``%scores`` [H, G, M] f32: the softmax weights of the candidates, summed over the last W queries."""
     q, k = (operand.type for operand in list(op.operands)[:2])
     _, heads, group, n, features = shape_of(q)
     element, window, sink = q.element_type, integer(op, "window"), integer(op, "sink")
-    every = string(op, "score") == "all"
-    first, keys = (0, n) if every else (sink, most)
     rows, flat = f"{heads}x{group}x{window}", f"{heads}x{group * window}"
-    queries, all_keys = f"tensor<{flat}x{features}x{element}>", f"tensor<{heads}x{keys}x{features}x{element}>"
-    products, logits = f"tensor<{flat}x{keys}xf32>", f"tensor<{rows}x{keys}xf32>"
+    queries, keys = f"tensor<{flat}x{features}x{element}>", f"tensor<{heads}x{n}x{features}x{element}>"
+    products, logits = f"tensor<{flat}x{n}xf32>", f"tensor<{rows}x{n}xf32>"
     candidates, scores = f"tensor<{rows}x{most}xf32>", f"tensor<{heads}x{group}x{most}xf32>"
-    sliced, of_query = f"tensor<{rows}x{features}x{element}>", f"tensor<{rows}xf32>"
-    of_candidates, cut = "%logits", ""
-    if every:
-        of_candidates = "%candidate_logits"
-        cut = f"""
-  %candidate_logits = tensor.extract_slice %logits[0, 0, 0, {sink}] [{rows.replace("x", ", ")}, {most}]
-      [1, 1, 1, 1] : {logits} to {candidates}"""
+    sliced, extents = f"tensor<{rows}x{features}x{element}>", rows.replace("x", ", ")
     return f"""
-  %lowest = arith.constant {_LOWEST} : f32
+  %first = arith.constant {sink} : index
+  %end = arith.addi %first, %count : index
   %window = arith.constant {window} : index
   %signed_start = arith.subi %l, %window : index
   %start_at_least = arith.maxsi %signed_start, %zero : index
   %last_start = arith.constant {n - window} : index
   %start = arith.minsi %start_at_least, %last_start : index
-  %observing = tensor.extract_slice %q[0, 0, 0, %start, 0] [1, {heads}, {group}, {window}, {features}]
+  %observing = tensor.extract_slice %q[0, 0, 0, %start, 0] [1, {extents}, {features}]
       [1, 1, 1, 1, 1] : {q} to {sliced}
   %queries = tensor.collapse_shape %observing [[0], [1, 2], [3]] : {sliced} into {queries}
-  %keys = tensor.extract_slice %k[0, 0, {first}, 0] [1, {heads}, {keys}, {features}] [1, 1, 1, 1] : {k} to {all_keys}
+  %keys = tensor.collapse_shape %k [[0, 1], [2], [3]] : {k} into {keys}
   %no_products = tensor.empty() : {products}
   %zero_products = linalg.fill ins(%zero_f32 : f32) outs(%no_products : {products}) -> {products}
   %products = linalg.batch_matmul indexing_maps = [#bmnk_bmk, #bmnk_bnk, #bmnk_bmn]
-      ins(%queries, %keys : {queries}, {all_keys}) outs(%zero_products : {products}) -> {products}
-  %logits = tensor.expand_shape %products [[0], [1, 2], [3]]
-      output_shape [{rows.replace("x", ", ")}, {keys}] : {products} into {logits}
-  %no_peaks = tensor.empty() : {of_query}
-  %lowest_peaks = linalg.fill ins(%lowest : f32) outs(%no_peaks : {of_query}) -> {of_query}
-  %peaks = linalg.generic {{indexing_maps = [#hgwm_hgwm, #hgwm_hgw],
-      iterator_types = ["parallel", "parallel", "parallel", "reduction"]}}
-      ins(%logits : {logits}) outs(%lowest_peaks : {of_query}) {{
-  ^bb0(%product: f32, %so_far: f32):
-{_seen_logit(op, every=every)}
-    %next = arith.maximumf %so_far, %seen : f32
-    linalg.yield %next : f32
-  }} -> {of_query}
-  %zero_totals = linalg.fill ins(%zero_f32 : f32) outs(%no_peaks : {of_query}) -> {of_query}
-  %totals = linalg.generic {{indexing_maps = [#hgwm_hgwm, #hgwm_hgw, #hgwm_hgw],
-      iterator_types = ["parallel", "parallel", "parallel", "reduction"]}}
-      ins(%logits, %peaks : {logits}, {of_query}) outs(%zero_totals : {of_query}) {{
-  ^bb0(%product: f32, %peak: f32, %sum: f32):
-{_seen_logit(op, every=every)}
-    %below = arith.subf %seen, %peak : f32
-    %weight = math.exp %below : f32
-    %next = arith.addf %sum, %weight : f32
-    linalg.yield %next : f32
-  }} -> {of_query}{cut}
+      ins(%queries, %keys : {queries}, {keys}) outs(%zero_products : {products}) -> {products}
+  %logits = tensor.expand_shape %products [[0], [1, 2], [3]] output_shape [{extents}, {n}] : {products} into {logits}
+  %no_logits = tensor.empty() : {logits}
+  %masked = linalg.generic {{indexing_maps = [#hgwm_hgwm, #hgwm_hgwm],
+      iterator_types = ["parallel", "parallel", "parallel", "parallel"]}}
+      ins(%logits : {logits}) outs(%no_logits : {logits}) {{
+  ^bb0(%product: f32, %out: f32):
+    %scale = arith.constant {number(op, "scale")!r} : f32{_logit(op)}
+    %lowest = arith.constant {_LOWEST} : f32
+    %key = linalg.index 3 : index{_sees(op)}
+    %seen = arith.select %sees, %logit, %lowest : f32
+    linalg.yield %seen : f32
+  }} -> {logits}
+  %weights = linalg.softmax dimension(3) ins(%masked : {logits}) outs(%no_logits : {logits}) -> {logits}
+  %candidate_weights = tensor.extract_slice %weights[0, 0, 0, {sink}] [{extents}, {most}] [1, 1, 1, 1]
+      : {logits} to {candidates}
   %no_scores = tensor.empty() : {scores}
   %zero_scores = linalg.fill ins(%zero_f32 : f32) outs(%no_scores : {scores}) -> {scores}
-  %scores = linalg.generic {{indexing_maps = [#hgmw_hgwm, #hgmw_hgw, #hgmw_hgw, #hgmw_hgm],
+  %scores = linalg.generic {{indexing_maps = [#hgmw_hgwm, #hgmw_hgm],
       iterator_types = ["parallel", "parallel", "parallel", "reduction"]}}
-      ins({of_candidates}, %peaks, %totals : {candidates}, {of_query}, {of_query}) outs(%zero_scores : {scores}) {{
-  ^bb0(%product: f32, %peak: f32, %total: f32, %sum: f32):
+      ins(%candidate_weights : {candidates}) outs(%zero_scores : {scores}) {{
+  ^bb0(%weight: f32, %sum: f32):
     %m = linalg.index 2 : index
     %is_candidate = arith.cmpi slt, %m, %count : index
-{_logit(op)}
-    %below = arith.subf %logit, %peak : f32
-    %unscaled = math.exp %below : f32
-    %weight = arith.divf %unscaled, %total : f32
     %counted = arith.select %is_candidate, %weight, %zero_f32 : f32
     %next = arith.addf %sum, %counted : f32
     linalg.yield %next : f32
@@ -195,14 +169,12 @@ def _scores(op: ir.Operation, most: int) -> str:
 
 
 def _logit(op: ir.Operation) -> str:
-    """``%logit`` from ``%product``: the model's own, scaled and capped."""
+    """``%logit`` from ``%product``: the model's own, scaled and, where the model does so, capped."""
     softcap = number(op, "softcap")
-    text = f"""
-    %scale = arith.constant {number(op, "scale")!r} : f32"""
     if softcap == 0:
-        return f"""{text}
+        return """
     %logit = arith.mulf %product, %scale : f32"""
-    return f"""{text}
+    return f"""
     %scaled = arith.mulf %product, %scale : f32
     %cap = arith.constant {softcap!r} : f32
     %ratio = arith.divf %scaled, %cap : f32
@@ -210,21 +182,17 @@ def _logit(op: ir.Operation) -> str:
     %logit = arith.mulf %bent, %cap : f32"""
 
 
-def _seen_logit(op: ir.Operation, *, every: bool) -> str:
-    """``%seen`` at [h, g, w, m]: the logit, or the lowest number for a key outside the softmax.
-
-    Query w stands at start + w: of all the keys it sees those up to its own, of the candidates every one.
-    """
-    hides = """
-    %hides = arith.cmpi sge, %m, %count : index"""
-    if every:
-        hides = """
+def _sees(op: ir.Operation) -> str:
+    """``%sees`` at [h, g, w, key]: whether the key is in the softmax, of candidates or of all that the query sees."""
+    if string(op, "score") == "candidates":
+        return """
+    %is_past_sink = arith.cmpi sge, %key, %first : index
+    %is_before_end = arith.cmpi slt, %key, %end : index
+    %sees = arith.andi %is_past_sink, %is_before_end : i1"""
+    return """
     %w = linalg.index 2 : index
-    %i = arith.addi %start, %w : index
-    %hides = arith.cmpi sgt, %m, %i : index"""
-    return f"""
-    %m = linalg.index 3 : index{hides}{_logit(op)}
-    %seen = arith.select %hides, %lowest, %logit : f32"""
+    %query = arith.addi %start, %w : index
+    %sees = arith.cmpi sle, %key, %query : index"""
 
 
 def _padded(most: int) -> tuple[int, int]:

@@ -90,15 +90,14 @@ class _Narrowing:
         builder = TorchBuilder(first, self._function.location)
         self._index = builder.view(builder.add_integer(length, -1), [1])
         if self._query in {axis for group in self._axes.of[logits] for axis in group}:
-            chosen = self._rewrite(logits, returned)
+            returned.operands[at] = self._rewrite(logits, returned)
         else:
-            chosen = self._replace_own_selection(logits)
-        returned.operands[at] = chosen
+            self._replace_own_selection(logits)
         set_signature(
             self._function, [*entries, {"kv.name": LENGTH, "kv.role": LENGTH}], result_attributes(self._function)
         )
 
-    def _replace_own_selection(self, logits: ir.Value) -> ir.Value:
+    def _replace_own_selection(self, logits: ir.Value) -> None:
         """The program's own ``x[:, -1]`` becomes the real last token's."""
         pending, seen = [logits], set()
         found: list[ir.Operation] = []
@@ -118,7 +117,6 @@ class _Narrowing:
             )
         for op in found:
             self._replace(op)
-        return logits
 
     def _replace(self, op: ir.Operation) -> None:
         name = op.name.removeprefix("torch.aten.")
