@@ -41,7 +41,7 @@ typecheck: setup
 	$(BIN)/mypy
 
 lit: setup
-	$(BIN)/lit -j2 --quiet tests/lit
+	$(BIN)/lit -j2 -sv tests/lit
 
 pytest: setup
 	$(BIN)/pytest

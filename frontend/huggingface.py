@@ -32,12 +32,22 @@ def load(folder: str | Path, dtype: str = "checkpoint") -> Decoder:
     if dtype not in DTYPES:
         raise FrontendError(f"--dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=DTYPES[dtype], attn_implementation="sdpa", local_files_only=True
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=DTYPES[dtype],
+            attn_implementation="sdpa",
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise FrontendError(f"{folder} does not load as a causal language model: {error}") from error
-    return from_model(model.eval().requires_grad_(False), Path(folder).resolve().name)
+    # transformers would go on with random values for these.
+    if missing := sorted(report["missing_keys"]):
+        raise FrontendError(
+            f"{folder} lacks {len(missing)} of the model's weights, such as {missing[0]}: complete its safetensors"
+        )
+    return from_model(model, Path(folder).resolve().name)
 
 
 def from_model(model: Any, name: str) -> Decoder:
@@ -46,9 +56,15 @@ def from_model(model: Any, name: str) -> Decoder:
     Raises:
         FrontendError: its layers keep more than a plain cache, or attend through a sliding window.
     """
+    model = model.eval().requires_grad_(False)
     shapes = _cache_shapes(model)
+    try:
+        program = _export(model, shapes)
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise FrontendError(f"torch.export cannot export {type(model).__name__}: {reason[0]}") from error
     return from_program(
-        _export(model, shapes),
+        program,
         name=name,
         inputs={"tokens": "input_ids", "positions": "position_ids"},
         causal_masks={"attention_mask"},
@@ -71,6 +87,17 @@ class _Step(nn.Module):
         keys: list[Tensor],
         values: list[Tensor],
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        # Said here once; torch.export would find it out layer by layer, at twice the time.
+        batch, query = input_ids.shape
+        past = keys[0].shape[2]
+        for tensor in (*keys, *values):
+            torch._check(tensor.shape[0] == batch)
+            torch._check(tensor.shape[2] == past)
+        torch._check(position_ids.shape[0] == batch)
+        torch._check(position_ids.shape[1] == query)
+        torch._check(attention_mask.shape[0] == batch)
+        torch._check(attention_mask.shape[2] == query)
+        torch._check(attention_mask.shape[3] == past + query)
         cache = DynamicCache(config=self.model.config)
         for layer, key, value in zip(cache.layers, keys, values, strict=True):
             # Set, not updated: an update would join an empty tensor first.
@@ -101,7 +128,8 @@ def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         model(input_ids=torch.zeros(1, 1, dtype=torch.long), cache=cache, use_cache=True)
-    return [((k.shape[1], k.shape[3]), (v.shape[1], v.shape[3])) for k, v in ((la.keys, la.values) for la in cache.layers)]
+    filled = [(layer.keys, layer.values) for layer in cache.layers]
+    return [((key.shape[1], key.shape[3]), (value.shape[1], value.shape[3])) for key, value in filled]
 
 
 def _export(model: Any, shapes: list[tuple[tuple[int, int], tuple[int, int]]]) -> ExportedProgram:

@@ -44,12 +44,17 @@ class Range:
     lower: int
     upper: int | None
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there is one value only."""
+        return self.lower == self.upper
+
     def __contains__(self, value: int) -> bool:
         return self.lower <= value and (self.upper is None or value <= self.upper)
 
     def __str__(self) -> str:
-        if self.lower == self.upper:
-            return f"{self.lower} only"
+        if self.is_fixed:
+            return str(self.lower)
         return f"{self.lower} or more" if self.upper is None else f"{self.lower} to {self.upper}"
 
     def meet(self, other: Range) -> Range:
@@ -106,9 +111,9 @@ class Lengths:
             return None
         return Extent(int(rest), *(int(s) for s in slopes))
 
-    def range(self, length: sympy.Symbol) -> Range:
-        """The values of a length that the program's constraints allow, where the others do not matter."""
-        result = Range(0, None)
+    def range(self, length: sympy.Symbol, least: int) -> Range:
+        """The values of a length that the program's constraints allow whatever the others are, from ``least`` on."""
+        result = Range(least, None)
         for expr, allowed in self._constraints.items():
             if self.unbound(expr):
                 continue
@@ -121,11 +126,12 @@ class Lengths:
             result = result.meet(Range(int(lower), upper))
         return result
 
-    def values(self, batch: int, query: int, past: int) -> dict[sympy.Symbol, int]:
-        """Every symbol's value at given lengths.
+    def check(self, batch: int, query: int, past: int, guards: Iterable[sympy.Basic]) -> None:
+        """Checks that the program is right at given lengths; ``guards`` are what torch.export took for granted.
 
         Raises:
-            FrontendError: a symbol would not be a whole number, or lies outside what the program was exported for.
+            FrontendError: a symbol would not be a whole number, or lies outside what the program was exported for,
+                or another branch of the model would have been taken.
         """
         at = {BATCH: batch, QUERY: query, PAST: past}
         where = f"batch {batch}, query {query}, past {past}"
@@ -143,10 +149,15 @@ class Lengths:
                 value = int(expr.xreplace({s: sympy.Integer(v) for s, v in values.items()}))
                 if value not in allowed:
                     raise FrontendError(
-                        f"the program cannot take {where}: its dimension {expr} is {value}, "
+                        f"the program cannot take {where}: its dimension {self.of(expr)} is {value}, "
                         f"and it was exported for {allowed}; export it with wider bounds"
                     )
-        return values
+        for guard in guards:
+            if guard.xreplace(self._bound).xreplace({k: sympy.Integer(v) for k, v in at.items()}) == sympy.false:
+                raise FrontendError(
+                    f"the program cannot take {where}: it was exported on the condition "
+                    f"{guard.xreplace(self._bound)}; export it with other example inputs, or without that condition"
+                )
 
 
 def _range(constraint: Any) -> Range:
@@ -156,15 +167,3 @@ def _range(constraint: Any) -> Range:
     least = int(lower) if getattr(lower, "is_Integer", False) and lower > 2 or lower in (0, 1) else 0
     upper = constraint.upper
     return Range(least, int(upper) if getattr(upper, "is_Integer", False) else None)
-
-
-def fixed(values: Iterable[int]) -> Range:
-    """The range of a length that the program's shapes fix: the one value that all agree on.
-
-    Raises:
-        FrontendError: they do not agree.
-    """
-    distinct = sorted(set(values))
-    if len(distinct) != 1:
-        raise FrontendError(f"the program's inputs disagree about a length: {distinct}")
-    return Range(distinct[0], distinct[0])

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import sympy
 import torch
 from torch.export.graph_signature import InputKind, SymIntArgument, TensorArgument
 from torch.fx import Node
 
 from .errors import FrontendError
 from .flat import FlatProgram, source_of
-from .lengths import BATCH, PAST, QUERY, Extent, Lengths, expression
+from .lengths import BATCH, PAST, QUERY, Extent, Lengths, Range, expression
 
 _TOKEN_NAMES = ("input_ids", "tokens", "ids")
 _POSITION_NAMES = ("position_ids", "positions", "pos")
@@ -64,14 +65,16 @@ class CacheInput:
 
 @dataclass(frozen=True)
 class Roles:
-    """A program's inputs told apart, and the lengths that its shapes depend on."""
+    """A program's inputs told apart, and the lengths that it takes."""
 
     inputs: tuple[Input, ...]
     caches: tuple[CacheInput, ...]
     logits: int
     vocabulary: int
     position_rows: int | None
-    lengths: Lengths
+    batch: Range
+    query: Range
+    past: Range
 
 
 def tell_roles(
@@ -111,7 +114,17 @@ class _Reader:
             Input(n.name, self._role(n, tokens, positions, caches), self._shape(n), n.meta["val"].dtype)
             for n in self.inputs
         )
-        return Roles(inputs, caches, logits, vocabulary, rows, self.lengths)
+        ends = self._extents(tokens)
+        return Roles(
+            inputs,
+            caches,
+            logits,
+            vocabulary,
+            rows,
+            batch=self._range(ends[0], BATCH, 1),
+            query=self._range(self._query(tokens), QUERY, 1),
+            past=self._range(inputs[caches[0].input_index].shape[caches[0].axis], PAST, 0),
+        )
 
     # The graph as dependences.
 
@@ -318,6 +331,11 @@ class _Reader:
                 "lengths of batch, query and past: export it with the dimensions of the tokens and the caches"
             )
         return tuple(e for e in extents if e is not None)
+
+    def _range(self, extent: Extent | None, length: sympy.Symbol, least: int) -> Range:
+        if extent is not None and extent.is_fixed:
+            return Range(extent.constant, extent.constant)
+        return self.lengths.range(length, least)
 
     # Positions and the rest.
 

@@ -13,11 +13,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-)
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
@@ -123,7 +119,11 @@ class Specialiser:
             return None
         if node.target in _IDENTITIES:
             return args[0]
-        if _is_length(node):
+        if _is_number(node):
+            if _reads_value(node):
+                raise FrontendError(
+                    f"the model reads a tensor's value into Python ({source_of(node)}): keep it in tensors"
+                )
             return node.target(*_values(args), **_values(kwargs))  # type: ignore[operator]
         if not isinstance(node.target, torch._ops.OpOverload):
             if getattr(node.target, "__name__", "") == "getitem":
@@ -172,13 +172,18 @@ class Specialiser:
                 filled.append(leaf)
         args, kwargs = pytree.tree_unflatten(filled, structure)
         call.output(call.create_node("call_function", dispatch_functionalize(op), args, kwargs))
+        interpreter = DecompositionInterpreter(torch.nn.Module(), piece, self._table, graph=call)
+        interpreter.extra_traceback = False
         try:
             with self._mode, torch.no_grad():
-                DecompositionInterpreter(torch.nn.Module(), piece, self._table, graph=call).run(*operands)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+                interpreter.run(*operands)
+        except DynamicOutputShapeException as error:
             raise FrontendError(
-                f"{node.target} ({source_of(node)}) depends on a tensor's values: keep them out of Python and shapes"
+                f"the shape of {node.target} ({source_of(node)}) depends on values: a static program cannot have it"
             ) from error
+        except (RuntimeError, ValueError, IndexError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise FrontendError(f"{node.target} ({source_of(node)}) fails at these lengths: {reason}") from error
         piece.eliminate_dead_code()
         _check(piece, node)
         (output,) = piece.find_nodes(op="output")
@@ -210,14 +215,18 @@ class Specialiser:
         )
 
 
-def _is_length(node: Node) -> bool:
-    """Whether a node computes a number from shapes: everything that such a number needs is known by now."""
-    value = node.meta.get("val")
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+def _is_number(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def _reads_value(node: Node) -> bool:
+    """Whether a number comes from a tensor's elements, not from its shape."""
+    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.name.startswith("aten::sym_")
 
 
 def _is_off(node: Node, args: tuple[Any, ...]) -> bool:
-    return node.target is _aten.dropout.default and not args[2] or node.target in OWN
+    # Attention says itself whether it has dropout.
+    return node.target in OWN or (node.target is _aten.dropout.default and not args[2])
 
 
 def _values(args: Any) -> Any:

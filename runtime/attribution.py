@@ -146,7 +146,8 @@ def fused_logits(bound: Mapping[str, Any], last: int | None = None) -> Tensor:
         mask = mask[..., first:, :]
     if mask.dtype is torch.bool:
         return logits.masked_fill(~mask, -math.inf)
-    return logits + mask.float()
+    with_mask: Tensor = logits + mask.float()
+    return with_mask
 
 
 def masked(op: Any, bound: dict[str, Any], hidden: Callable[[Sequence[int]], Tensor]) -> Any:
@@ -264,6 +265,11 @@ class _Attribution:
                 continue
             if getattr(getattr(node.target, "_schema", None), "name", None) in _SHAPE_ONLY:
                 continue
+            if isinstance(node.target, torch._ops.HigherOrderOperator):
+                raise AttributionError(
+                    f"{self._names(caches)} in a graph of its own, {_where(node)}, made by torch.no_grad() in the model: "
+                    f"export the model with torch.no_grad() around torch.export.export"
+                )
             if node.target is FUSED:
                 self._fused(node)
             elif node.target in SOFTMAX and self._reduced_extent(node) % self._factor == 0:

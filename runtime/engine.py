@@ -88,14 +88,14 @@ class ProgramSpec:
         functions: by name: ``decode``, ``reset``, and ``prefill_<N>`` per compiled prompt length N.
         batch: B, the number of rows.
         vocabulary: V.
-        max_positions: positions lie below it; None if the model sets no bound.
+        max_positions: every position lies below it.
         device: what the modules are compiled for.
     """
 
     functions: Mapping[str, FunctionSpec]
     batch: int
     vocabulary: int
-    max_positions: int | None
+    max_positions: int
     device: Device
 
     @cached_property
@@ -243,7 +243,7 @@ class Program:
         if positions.min() < 0:
             raise PositionError(f"position {positions.min()} is negative")
         limit = self.spec.max_positions
-        if limit is not None and positions.max() >= limit:
+        if positions.max() >= limit:
             raise PositionError(f"position {positions.max()} is beyond the model's last, {limit - 1}")
 
     def _load(self, path: Path, provider: Any) -> Any:

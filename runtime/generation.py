@@ -57,7 +57,7 @@ def generate(
         raise RowError(f"{len(prompts)} prompts do not fit into the program's {batch} rows")
     for index, prompt in enumerate(prompts):
         last = len(prompt) + count - 2
-        if limit is not None and last >= limit:
+        if last >= limit:
             raise PositionError(
                 f"row {index}: a prompt of {len(prompt)} tokens and {count} new ones need position {last}, and the "
                 f"model's last is {limit - 1}"

@@ -90,13 +90,7 @@ def _places(plan: Plan) -> list[Violation]:
         if t.kind not in tier.kinds:
             found.append(_of(t, "tier", f"is of kind {t.kind}, which may not live in {t.tier}"))
         if t.offset < 0 or t.offset + t.bytes > tier.capacity.value:
-            found.append(
-                _of(
-                    t,
-                    "capacity",
-                    f"is {_where(t)}, and the tier has {tier.capacity.value} bytes",
-                )
-            )
+            found.append(_of(t, "capacity", f"is {_where(t)}, and the tier has {tier.capacity.value} bytes"))
         if t.offset % tier.granularity.value:
             found.append(_of(t, "aligned", f"starts at {t.offset}, not at a multiple of {tier.granularity.value}"))
         if tier.unit is not None and t.bytes:
@@ -115,9 +109,9 @@ def _shared(plan: Plan) -> list[Violation]:
             o = first.setdefault(t.name, t)
             if (o.kind, o.bytes, o.tier, o.offset) != (t.kind, t.bytes, t.tier, t.offset):
                 found.append(_of(t, "shared", f"is {_where(t)} here and {_where(o)} in {o.function}"))
-    everywhere = sorted(first.values(), key=lambda t: (t.tier, t.offset))
+    everywhere = sorted((t for t in first.values() if t.bytes), key=lambda t: (t.tier, t.offset))
     for a, b in pairwise(everywhere):
-        if a.tier == b.tier and a.bytes and b.bytes and a.offset + a.bytes > b.offset:
+        if a.tier == b.tier and a.offset + a.bytes > b.offset:
             found.append(_of(b, "overlap", f"{_where(b)} overlaps {a.name} {_where(a)}; both live always"))
     return found
 
@@ -142,7 +136,43 @@ def _maker(value: ir.Value) -> ir.Operation | None:
 
 
 def _aliases(op: ir.Operation) -> bool:
-    return op.name in _ALIASES or (op.name == "arith.bitcast" and _ranked(op.results[0]))
+    """Whether an op's result is its first operand under another shape, or read in another order and never kept."""
+    if op.name in _ALIASES:
+        return True
+    if op.name == "arith.bitcast":
+        return _ranked(op.results[0])
+    return _reorders(op) and not _kept(op.results[0])
+
+
+def _reorders(op: ir.Operation) -> bool:
+    """Whether each element of the result is one element of the only input, found by its indices alone."""
+    if op.name not in ("linalg.transpose", "linalg.broadcast", "linalg.copy", "linalg.generic"):
+        return False
+    operands = list(op.operands)
+    if [_ranked(v) for v in operands] != [True, True] or not _empty(operands[1]):
+        return False
+    if op.name == "linalg.generic":
+        maps = [ir.AffineMapAttr(a).value for a in op.attributes["indexing_maps"]]
+        block = op.regions[0].blocks[0]
+        body = [o.operation for o in block.operations]
+        copies = len(body) == 1 and body[0].operands[0] == block.arguments[0]
+        return bool(copies and maps[0].is_projected_permutation and maps[1].is_permutation)
+    return True
+
+
+def _kept(value: ir.Value) -> bool:
+    """Whether a value, or a view of it, is written into, stored, carried by a loop or returned."""
+    waiting = [value]
+    while waiting:
+        for use in waiting.pop().uses:
+            op = use.owner.operation
+            if op.name in ("func.return", "scf.yield", "scf.condition", "kv.state_store"):
+                return True
+            if use.operand_number in _overwrites(op).values():
+                return True
+            if op.name in _ALIASES or op.name == "arith.bitcast" or _reorders(op):
+                waiting.extend(op.results)
+    return False
 
 
 def _source(value: ir.Value) -> ir.Value:
@@ -154,13 +184,15 @@ def _source(value: ir.Value) -> ir.Value:
 
 def _empty(value: ir.Value) -> bool:
     """Whether a value has no contents that stand in a memory: uninitialised, or one number everywhere."""
-    op = _maker(_source(value))
+    op = _maker(value)
     if op is None:
         return False
     if op.name == "arith.constant":
         dense = op.attributes["value"]
         return isinstance(dense, ir.DenseElementsAttr) and bool(dense.is_splat)
-    return op.name == "tensor.empty" or (op.name == "linalg.fill" and _empty(op.operands[1]))
+    if op.name in _ALIASES or op.name == "arith.bitcast" or _reorders(op):
+        return _empty(op.operands[0])
+    return bool(op.name == "tensor.empty" or (op.name == "linalg.fill" and _empty(op.operands[1])))
 
 
 def _overwrites(op: ir.Operation) -> dict[int, int]:

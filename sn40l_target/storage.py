@@ -1,11 +1,11 @@
 """Storage classes: which tensor values of a block share one buffer, as views of it or by being updated in place.
 
-A value is a view of another (the same bytes under another type), the contents of a new buffer, or the next contents
-of an old one. An op that writes into a destination (``outs``, ``insert_slice``, a scatter, a loop's carried value)
-works in place where nothing reads the old contents afterwards; otherwise its result has a buffer of its own, and the
-destination is copied there first. A destination that holds nothing yet (``tensor.empty``), or one number everywhere
-(``linalg.fill`` of an empty tensor, a splat constant), is blank and has no buffer: the op that writes into it makes
-those contents itself. A blank tensor gets a buffer only where it is read.
+A value is a view of another (the same bytes under another type, or read in another order), the contents of a new
+buffer, or the next contents of an old one. An op that writes into a destination (``outs``, ``insert_slice``, a
+scatter, a loop's carried value) works in place where nothing reads the old contents afterwards; otherwise its result
+has a buffer of its own, and the destination is copied there first. A destination that holds nothing yet
+(``tensor.empty``), or one number everywhere (``linalg.fill`` of an empty tensor, a splat constant), is blank and has
+no buffer: the op that writes into it makes those contents itself. A blank tensor gets a buffer only where it is read.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _VIEWS = frozenset(
 _STRUCTURED = ("linalg.", "tm_tensor.", "iree_linalg_ext.", "kv.scatter")
 _INTO_SECOND = frozenset({"tensor.insert_slice", "tensor.insert", "tensor.scatter", "linalg.pack", "linalg.unpack"})
 _OVERWRITING = frozenset({"linalg.softmax", "tm_tensor.attention", "iree_linalg_ext.attention"})
+_LEAVING = frozenset({"func.return", "scf.yield", "scf.condition", "kv.state_store"})
 _OF_THE_FUNCTION = frozenset({"kv.parameter", "kv.state_load", "kv.state_store"})
 
 
@@ -44,8 +45,46 @@ def definition(value: ir.Value) -> ir.Operation | None:
 
 
 def is_view(op: ir.Operation) -> bool:
-    """Whether an op's result is its first operand's bytes under another type."""
-    return op.name in _VIEWS or (op.name == "arith.bitcast" and is_tensor(op.operands[0]))
+    """Whether an op's result is its first operand's bytes, under another type or read in another order.
+
+    Reading in another order is what a transpose, a broadcast or any other op that only moves elements comes to where
+    the result is only read: PMUs and AGCUs generate addresses for any permutation, and the network multicasts
+    (SN40L, arXiv 2405.07518, section IV). A result that is written into, stored or returned is made.
+    """
+    if op.name in _VIEWS:
+        return True
+    if op.name == "arith.bitcast":
+        return is_tensor(op.operands[0])
+    return _rearranges(op) and _only_read(op.results[0])
+
+
+def _rearranges(op: ir.Operation) -> bool:
+    """Whether an op only moves the elements of its one input, each to where its indices say, into a blank tensor."""
+    if not op.name.startswith("linalg.") or len(op.operands) != 2 or len(op.results) != 1:
+        return False
+    if not is_tensor(op.operands[0]) or not is_blank(op.operands[1]):
+        return False
+    if op.name in ("linalg.transpose", "linalg.broadcast", "linalg.copy"):
+        return True
+    if op.name != "linalg.generic":
+        return False
+    block = op.regions[0].blocks[0]
+    yielded = block.operations[0].operation
+    if yielded.name != "linalg.yield" or yielded.operands[0] != block.arguments[0]:
+        return False
+    source, target = (ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"]))
+    return bool(source.is_projected_permutation and target.is_permutation)
+
+
+def _only_read(value: ir.Value) -> bool:
+    for use in value.uses:
+        user = use.owner.operation
+        if user.name in _LEAVING or use.operand_number in (o for o, _ in destinations(user)):
+            return False
+        views = user.name in _VIEWS or user.name == "arith.bitcast" or _rearranges(user)
+        if views and not all(_only_read(r) for r in user.results):
+            return False
+    return True
 
 
 def destinations(op: ir.Operation) -> list[tuple[int, int]]:
@@ -78,7 +117,7 @@ def is_blank(value: ir.Value) -> bool:
     op = definition(value)
     if op is None:
         return False
-    if is_view(op):
+    if op.name in _VIEWS or op.name == "arith.bitcast" or _rearranges(op):
         return is_blank(op.operands[0])
     if op.name == "linalg.fill":
         return is_blank(op.operands[1])

@@ -144,7 +144,7 @@ def _fill(
         policy=choice.policy,
         batch=options.batch,
         vocabulary=decoder.vocabulary,
-        max_positions=decoder.max_positions,
+        max_positions=choice.max_positions,
         end_of_sequence=ends,
         functions=lowering.functions,
         inputs=_inputs(decoder),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,17 @@ _RESET = "reset"
 
 @dataclass(frozen=True)
 class Choice:
-    """The shapes that a decoder is compiled for: the slots, and the prompt lengths, none where there is no prefill."""
+    """What a decoder is compiled for.
+
+    Attributes:
+        policy: the slots and what fills them.
+        prompts: the prompt lengths, none where there is no prefill.
+        max_positions: no position may reach it: the model's context, or how far its masks are looked at.
+    """
 
     policy: Policy
     prompts: tuple[int, ...]
+    max_positions: int
 
 
 def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
@@ -39,17 +46,20 @@ def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
     Raises:
         UsageError: wishes that do not fit one another or the model.
     """
+    from snapcc.compiler.passes.pipelines import probe_past
+
     past, context = decoder.past, decoder.max_positions
     policy, said = choose_policy(options.wishes, context, past.lower if past.lower == past.upper else None)
     progress.note(said)
+    bound = probe_past(policy.slots, context) + 1
     if decoder.prefill_refusal is not None:
         if options.prompts:
             raise UsageError(f"--prompt was given, but the program has no prefill: {decoder.prefill_refusal}")
         progress.note(f"decode only, a prompt goes through it token by token: {decoder.prefill_refusal}")
-        return Choice(policy, ())
-    prompts = choose_prompts(options.prompts, policy.slots, context)
+        return Choice(policy, (), bound)
+    prompts = choose_prompts(options.prompts, policy.slots, bound)
     progress.note(f"prompts of up to {', '.join(map(str, prompts))} tokens; batch {options.batch}")
-    return Choice(policy, prompts)
+    return Choice(policy, prompts, bound)
 
 
 class Lowering:
@@ -86,18 +96,17 @@ class Lowering:
         module = self._import()
         yield "torch"
         weights, choice = self._decoder.weights(), self._choice
-        self._run(module, "finding the caches", lambda: pipelines.raise_to_kv(weights.get))
+        self._run(module, "finding the caches", pipelines.raise_to_kv(weights.get))
         yield "kv"
-        batch = self._options.batch
-        self._run(module, "giving them slots", lambda: pipelines.apply_policy(choice.policy, batch))
+        self._run(module, "giving them slots", pipelines.apply_policy(choice.policy, self._options.batch))
         yield "static"
-        self._run(module, "lowering to linalg", pipelines.lower_to_linalg)
+        self._run(module, "lowering to linalg", pipelines.lower_to_linalg())
         self.functions = _functions(module)
         yield "linalg"
         if self._options.target == "sn40l":
             self._plan(module)
             yield "sn40l"
-        self._run(module, "lowering to IREE's dialects", pipelines.lower_to_iree)
+        self._run(module, "lowering to IREE's dialects", pipelines.lower_to_iree())
         self.modules = _split(module, self.functions)
         yield "iree"
 
@@ -106,24 +115,20 @@ class Lowering:
         from snapcc.compiler.passes.rebuild_positions import PROBE
         from snapcc.frontend import import_functions
 
-        decoder, past = self._decoder, self._choice.policy.slots - 1
-        wanted = {_DECODE: (self._options.batch, 1, past)}
-        if (probe := _probe(decoder, past)) is not None:
-            wanted[PROBE] = (self._options.batch, 1, probe)
-        wanted |= {f"prefill_{length}": (1, length, 0) for length in self._choice.prompts}
+        decoder, choice, batch = self._decoder, self._choice, self._options.batch
+        wanted = {_DECODE: (batch, 1, choice.policy.slots - 1), PROBE: (batch, 1, choice.max_positions - 1)}
+        wanted |= {f"prefill_{length}": (1, length, 0) for length in choice.prompts}
         with self._progress.step(f"importing {', '.join(wanted)}"):
             programs = [(name, decoder.specialise(*lengths)) for name, lengths in wanted.items()]
             module = import_functions(new_context(), programs, decoder)
             self._show(module)
         return module
 
-    def _run(self, module: ir.Module, doing: str, steps: Callable[[], list[Step]]) -> None:
+    def _run(self, module: ir.Module, doing: str, steps: list[Step]) -> None:
         from snapcc.compiler.passes import manager
 
         with self._progress.step(doing):
-            with module.context:
-                wanted = steps()
-            manager.run(module, wanted, self._options.instrumentation)
+            manager.run(module, steps, self._options.instrumentation)
             self._show(module)
 
     def _show(self, module: ir.Module) -> None:
@@ -141,11 +146,6 @@ class Lowering:
                 annotated = ir.Module.parse(self.text)
             annotate(annotated, self.plan)
             self._show(annotated)
-
-
-def _probe(decoder: Decoder, past: int) -> int | None:
-    """Another past length, at which decode is specialised too, to see what depends on the length; None if none is."""
-    return next((other for other in (past + 1, past - 1) if other in decoder.past), None)
 
 
 def _functions(module: ir.Module) -> dict[str, FunctionSpec]:

@@ -78,20 +78,22 @@ def choose_policy(wishes: Wishes, context: int | None, past: int | None = None) 
     return policy, f"{policy.slots} slots ({reason}): sink {sink}, recent {recent}, topk {topk}, window {window}"
 
 
-def choose_prompts(asked: tuple[int, ...] | None, slots: int, context: int | None) -> tuple[int, ...]:
+def choose_prompts(asked: tuple[int, ...] | None, slots: int, max_positions: int) -> tuple[int, ...]:
     """The prompt lengths to compile, ascending: what was asked for, or 128, 1,024 and min(context, 4 C) tokens.
 
+    Args:
+        asked: what the user asked for.
+        slots: C.
+        max_positions: no position may reach it: the context, where the model has one.
+
     Raises:
-        UsageError: a length below 1, or beyond the context.
+        UsageError: a length below 1, or beyond ``max_positions``.
     """
     if asked is None:
-        wanted = {*PROMPTS, 4 * slots}
-        return tuple(sorted({n if context is None else min(n, context) for n in wanted}))
+        return tuple(sorted({min(length, max_positions) for length in (*PROMPTS, 4 * slots)}))
     for length in asked:
-        if length < 1:
-            raise UsageError(f"a prompt length must be at least 1, got {length}")
-        if context is not None and length > context:
-            raise UsageError(f"a prompt length of {length} is beyond the model's context of {context} tokens")
+        if not 1 <= length <= max_positions:
+            raise UsageError(f"a prompt length must lie in 1 to {max_positions}, the program's positions, got {length}")
     return tuple(sorted(set(asked)))
 
 

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from .artifact import Artifact
-from .manifest import Manifest
 
 _BYTES = {"f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i64": 8, "i8": 1, "i1": 1}
 
@@ -19,7 +18,7 @@ def summary(artifact: Artifact) -> dict[str, Any]:
     for cache in manifest.inputs.caches:
         state = states[cache.name]
         before = list(state.shape)
-        before[cache.axis] = _full_length(manifest)
+        before[cache.axis] = manifest.max_positions
         caches.append(
             {
                 "name": cache.name,
@@ -64,7 +63,6 @@ def summary(artifact: Artifact) -> dict[str, Any]:
         "caches": caches,
         "cache_bytes": sum(cache["bytes"] for cache in caches),
         "full_cache_bytes": sum(cache["full_bytes"] for cache in caches),
-        "full_cache_tokens": _full_length(manifest),
         "weights": [{"file": file.path, "bytes": file.bytes} for file in manifest.weights],
         "phases": {phase: str(artifact.folder / path) for phase, path in manifest.phases.items()},
         "plan": None if manifest.plan is None else _plan(artifact),
@@ -73,10 +71,10 @@ def summary(artifact: Artifact) -> dict[str, Any]:
 
 def words(content: dict[str, Any]) -> str:
     """``summary``'s content for a person."""
-    policy, bound = content["policy"], content["max_positions"]
+    policy, bound = content["policy"], f"{content['max_positions']:,}"
     lines = [
         f"{content['artifact']}: {content['model']}, {content['dtype']}, {content['vocabulary']:,} tokens, "
-        f"{'no bound on positions' if bound is None else f'{bound:,} positions'}",
+        f"{bound} positions",
         f"  made by snapcc {content['snapcc']} for {content['device']}, planned for {content['target']}",
         f"  slots      {policy['slots']:,} = sink {policy['sink']} + recent {policy['recent']:,} + "
         f"selected {policy['topk']:,} (window {policy['window']}, pooling {_pooling(policy)}, "
@@ -88,7 +86,7 @@ def words(content: dict[str, Any]) -> str:
             or "through decode, token by token; nothing is selected"
         ),
         f"  caches     {len(content['caches'])}, {content['cache_bytes']:,} bytes; "
-        f"a full cache of {content['full_cache_tokens']:,} tokens: {content['full_cache_bytes']:,} bytes "
+        f"a full cache of {bound} tokens: {content['full_cache_bytes']:,} bytes "
         f"({content['full_cache_bytes'] / content['cache_bytes']:.1f} times as many)",
         "  weights    " + ", ".join(f"{w['file']} ({w['bytes']:,} bytes)" for w in content["weights"]),
     ]
@@ -106,13 +104,6 @@ def words(content: dict[str, Any]) -> str:
 
 def _pooling(policy: dict[str, Any]) -> str:
     return "none" if policy["pool"] == "none" else f"{policy['pool']}:{policy['pool_size']}"
-
-
-def _full_length(manifest: Manifest) -> int:
-    """How many tokens a full cache has to hold: the model's context, or the longest prompt where that is unknown."""
-    if manifest.max_positions is not None:
-        return manifest.max_positions
-    return max([*manifest.program().prompts, manifest.policy.slots])
 
 
 def _plan(artifact: Artifact) -> dict[str, Any]:

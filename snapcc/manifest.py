@@ -63,7 +63,7 @@ class Manifest(_Part):
         policy: the slots and the selection.
         batch: B.
         vocabulary: V.
-        max_positions: the model's context; None if it sets none.
+        max_positions: no position may reach it.
         end_of_sequence: the tokens that end a sequence.
         functions: the compiled functions, by name.
         inputs: the inputs of the exported program in ``program.pt2``.
@@ -87,7 +87,7 @@ class Manifest(_Part):
     policy: Policy
     batch: int
     vocabulary: int
-    max_positions: int | None
+    max_positions: int
     end_of_sequence: tuple[int, ...]
     functions: dict[str, FunctionSpec]
     inputs: Inputs

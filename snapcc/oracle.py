@@ -39,13 +39,12 @@ def oracle(artifact: Artifact) -> Reference:
 def example_prompts(manifest: Manifest, new_tokens: int) -> list[list[int]]:
     """A prompt of random tokens per row: by turns beyond S + R, so that tokens are dropped, just S + R, and short."""
     kept, policy = manifest.policy.sink + manifest.policy.recent, manifest.policy
-    limits = [manifest.max_positions - new_tokens + 1] if manifest.max_positions is not None else []
+    limits = [manifest.max_positions - new_tokens + 1]
     compiled = manifest.program().prompts
     if compiled:
         # no longer than needed: the time of a prefill is that of the compiled length
         limits.append(next((n for n in compiled if n > kept), compiled[-1]))
-    longest = min(limits, default=policy.slots + _SHORT)
-    lengths = [min(length, longest) for length in (policy.slots + _SHORT, kept, _SHORT)]
+    lengths = [min(length, *limits) for length in (policy.slots + _SHORT, kept, _SHORT)]
     generator = random.Random(_SEED)
     return [
         [generator.randrange(manifest.vocabulary) for _ in range(max(lengths[row % len(lengths)], 1))]

@@ -310,7 +310,7 @@ class Soup:
             self.values.append(new)
 
     KINDS = ("add", "accumulate", "insert", "view", "multiply", "join", "load", "store", "weight", "literal", "splat",
-             "loop", "swap", "zeros")  # fmt: skip
+             "loop", "swap", "zeros", "turn", "spread")  # fmt: skip
 
     def text(self, results: list[int]) -> str:
         chosen = [self.values[r % len(self.values)] for r in results]
@@ -339,6 +339,27 @@ class Soup:
         flat = self.b.op(f"tensor.collapse_shape {a} [[0, 1]] : {SQUARE} into tensor<128xf32>", "")
         return self.b.op(
             f"tensor.expand_shape {flat} [[0, 1]] output_shape [8, 16] : tensor<128xf32> into {SQUARE}", SQUARE
+        )
+
+    def _turn(self, a: str, b: str) -> str:
+        """Transposed, by an op of that name, and back, by a generic one."""
+        turned = "tensor<16x8xf32>"
+        empty = self.b.empty(turned)
+        x = self.b.op(f"linalg.transpose ins({a} : {SQUARE}) outs({empty} : {turned}) permutation = [1, 0]", turned)
+        empty = self.b.empty(SQUARE)
+        return self.b.op(
+            "linalg.generic {indexing_maps = [affine_map<(i, j) -> (j, i)>, affine_map<(i, j) -> (i, j)>], "
+            f'iterator_types = ["parallel", "parallel"]}} ins({x} : {turned}) outs({empty} : {SQUARE}) {{\n'
+            f"  ^bb0(%p: f32, %q: f32):\n    linalg.yield %p : f32\n  }} -> {SQUARE}",
+            SQUARE,
+        )
+
+    def _spread(self, a: str, b: str) -> str:
+        """The first row in each row."""
+        row = self.b.op(f"tensor.extract_slice {a}[0, 0] [1, 16] [1, 1] : {SQUARE} to tensor<16xf32>", "")
+        empty = self.b.empty(SQUARE)
+        return self.b.op(
+            f"linalg.broadcast ins({row} : tensor<16xf32>) outs({empty} : {SQUARE}) dimensions = [0]", SQUARE
         )
 
     def _multiply(self, a: str, b: str) -> str:

@@ -134,6 +134,8 @@ def is_passage(op: ir.Operation) -> bool:
     """Whether an op gives its first operand's numbers in another shape or floating-point type."""
     if op.name in IDENTITIES or kind_of(op) is Kind.VIEW:
         return True
+    if op.name == "torch.aten.slice.Tensor":
+        return shape_of(op.operands[0].type) == shape_of(op.results[0].type)
     if op.name in ("torch.aten._to_copy", "torch.aten.to.dtype", "torch.prims.convert_element_type"):
         return all(element_of(v.type).lstrip("b").startswith("f") for v in (op.operands[0], op.results[0]))
     return False

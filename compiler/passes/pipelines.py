@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from ..analysis.evaluate import Weights
@@ -90,10 +91,8 @@ def lower_to_iree() -> list[Step]:
 
 
 def _torch_to_linalg() -> list[Step]:
-    """torch-mlir's own pipeline without its last pass, which refuses every op that it does not know, the kv ops too.
-
-    Needs a current context.
-    """
-    text = str(PassManager.parse("builtin.module(torch-backend-to-linalg-on-tensors-backend-pipeline)"))
+    """torch-mlir's own pipeline without its last pass, which refuses every op that it does not know, the kv ops too."""
+    with ir.Context():
+        text = str(PassManager.parse("builtin.module(torch-backend-to-linalg-on-tensors-backend-pipeline)"))
     inside = text.removeprefix("builtin.module(").removesuffix(")")
     return [step for step in split_pipeline(inside) if step != "torch-verify-linalg-on-tensors-backend-contract"]

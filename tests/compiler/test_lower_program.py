@@ -28,8 +28,7 @@ GROUPS = {"decode": ["decode"], "prompt": ["prefill_24", "reset"]}
 
 def to_linalg(shapes: Shapes, policy: Policy) -> ir.Module:
     module = parse(program(shapes, policy))
-    with module.context:
-        manager.run(module, lower_to_linalg())
+    manager.run(module, lower_to_linalg())
     return module
 
 
@@ -60,7 +59,7 @@ def compiled(values: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFac
     for name, source in to_iree(module).items():
         compile_module(source, folder / f"{name}.vmfb", target_flags("cpu"))
     save_file(values, folder / "weights.safetensors")
-    return folder, ProgramSpec(functions, SHAPES.b, SHAPES.v, None, "cpu")
+    return folder, ProgramSpec(functions, SHAPES.b, SHAPES.v, 4096, "cpu")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

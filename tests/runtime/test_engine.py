@@ -119,7 +119,7 @@ func.func @prefill_N(%tokens: tensor<1xNxi64>, %length: tensor<i64>, %row: tenso
 """
 
 
-def spec(element: str, prompts: tuple[int, ...], max_positions: int | None = 100) -> ProgramSpec:
+def spec(element: str, prompts: tuple[int, ...], max_positions: int = 100) -> ProgramSpec:
     count, cache = StateSpec("selected_count", (B,), "i64"), StateSpec("cache", (B, C), "f32")
     tokens, scalar = TensorSpec((B,), "i64"), TensorSpec((), "i64")
     functions = {

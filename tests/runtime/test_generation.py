@@ -20,7 +20,7 @@ def logits_of(token: int, position: int) -> NDArray[np.float32]:
 class Toy:
     """A model without memory; notes what it was asked."""
 
-    def __init__(self, batch: int = 3, limit: int | None = 50) -> None:
+    def __init__(self, batch: int = 3, limit: int = 50) -> None:
         self.spec = ProgramSpec({}, batch, V, limit, "cpu")
         self.calls: list[Any] = []
 

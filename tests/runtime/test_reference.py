@@ -327,8 +327,6 @@ def toy_program(module: nn.Module, heads: int, rows: int = 1, query: int | None 
     return torch.export.export(module, (ids, *caches), dynamic_shapes=shapes, strict=False)
 
 
-# torch's own deep copy of a pytree specification, in run_decompositions
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 @pytest.mark.parametrize("name", TOYS)
 def test_spellings_of_attention(name: str) -> None:
     heads, attend, expected_heads = TOYS[name]
@@ -412,9 +410,18 @@ def no_mask(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
     return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2)
 
 
+def without_gradients(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
+    with torch.no_grad():
+        return grouped_fused(q, k, v, past)
+
+
 @pytest.mark.parametrize(
     ("attend", "message"),
-    [(whole_heads_mixed, "does not divide the query heads evenly"), (no_mask, "is not causal")],
+    [
+        (without_gradients, "in a graph of its own"),
+        (whole_heads_mixed, "does not divide the query heads evenly"),
+        (no_mask, "is not causal"),
+    ],
 )
 def test_what_cannot_be_attributed_is_refused(attend: Any, message: str) -> None:
     program = toy_program(seeded(lambda: Toy(2, attend)), 2)

@@ -107,9 +107,7 @@ def test_one_byte_less_than_needed_is_an_error_with_the_memory_map() -> None:
 def test_weights_that_fit_nowhere_are_an_error_too() -> None:
     text = decoder(Shape())
     shared = sum({t.name: t.bytes for t in plan(parse(text)).tensors if t.shared}.values())
-    with pytest.raises(
-        PlacementError, match=r"for the program's weights, caches and states: DDR lacks [\d,]+ bytes"
-    ):
+    with pytest.raises(PlacementError, match=r"for the program's weights, caches and states: DDR lacks [\d,]+ bytes"):
         plan(parse(text), SN40L.with_capacities({"HBM": shared // 2, "DDR": shared // 4}))
 
 

@@ -55,6 +55,47 @@ def test_a_bitcast_is_a_view() -> None:
     assert set(f.buffers) == {"main:arg0"}
 
 
+def test_a_transpose_or_broadcast_that_is_only_read_is_a_view() -> None:
+    """The weight of a linear layer, transposed and given to each row of a batch, as torch-mlir writes it."""
+    b = body()
+    w = b.parameter("w", "tensor<4x16xf32>")
+    turned, batched = "tensor<16x4xf32>", "tensor<8x16x4xf32>"
+    t = b.op(
+        f"linalg.transpose ins({w} : tensor<4x16xf32>) outs({b.empty(turned)} : {turned}) permutation = [1, 0]", turned
+    )
+    e = b.op(
+        f"linalg.generic {{indexing_maps = [affine_map<(b, i, j) -> (i, j)>, affine_map<(b, i, j) -> (b, i, j)>], "
+        f'iterator_types = ["parallel", "parallel", "parallel"]}} ins({t} : {turned}) '
+        f"outs({b.empty(batched)} : {batched}) {{\n^bb0(%a: f32, %o: f32):\n  linalg.yield %a : f32\n}} -> {batched}",
+        batched,
+    )
+    x = b.expand("%x", "[[0, 1], [2]]", [8, 1, 16], "tensor<8x1x16xf32>")
+    zeros = b.zeros("tensor<8x1x4xf32>")
+    y = b.op(
+        f"linalg.batch_matmul ins({x}, {e} : tensor<8x1x16xf32>, {batched}) outs({zeros} : tensor<8x1x4xf32>) "
+        "-> tensor<8x1x4xf32>",
+        "tensor<8x1x4xf32>",
+    )
+    f = function(b.function("main", ["%x"], [y]))
+    assert {n: buffer.bytes for n, buffer in f.buffers.items()} == {"main:arg0": BYTES, "w": 256, "main:9": 128}
+    assert f.lifetimes["w"].uses == (9,)
+
+
+@pytest.mark.parametrize("kept", ["returned", "stored", "written"])
+def test_a_transpose_that_is_kept_is_made(kept: str) -> None:
+    b = body()
+    turned = "tensor<16x8xf32>"
+    t = b.op(f"linalg.transpose ins(%x : {SQUARE}) outs({b.empty(turned)} : {turned}) permutation = [1, 0]", turned)
+    if kept == "stored":
+        b.store("k", t)
+    if kept == "written":
+        part = f"tensor.insert_slice %x into {t}[0, 0] [8, 8] [1, 1] : {SQUARE} into {turned}"
+        b.op(part.replace("%x", b.op(f"tensor.extract_slice %x[0, 0] [8, 8] [1, 1] : {SQUARE} to tensor<8x8xf32>", ""))
+             .replace(SQUARE, "tensor<8x8xf32>"), turned)  # fmt: skip
+    f = function(b.function("main", ["%x"], [t] if kept == "returned" else []))
+    assert "main:1" in f.buffers
+
+
 def test_a_blank_destination_is_no_storage_and_its_writers_share_none() -> None:
     """After common subexpression elimination many ops write into one tensor.empty."""
     b = body()

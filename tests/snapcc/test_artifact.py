@@ -28,7 +28,7 @@ def content(folder: Path, weights: str = "weights.safetensors") -> Manifest:
         policy=Policy(2, 8, 4, 4),
         batch=2,
         vocabulary=16,
-        max_positions=None,
+        max_positions=100,
         end_of_sequence=(0,),
         functions={
             "decode": FunctionSpec("decode.vmfb", (tokens,), (TensorSpec((2, 16), "f32"),), states),

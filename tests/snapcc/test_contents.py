@@ -87,7 +87,7 @@ def test_a_program_gets_its_weights_back(decoder: Decoder, llama: Path, tmp_path
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("made", decoders.GOOD, ids=lambda made: made.name)
+@pytest.mark.parametrize("made", decoders.GOOD[:2], ids=lambda made: made.name)
 def test_hand_written_programs_too(made: decoders.Decoder, tmp_path: Path) -> None:
     decoder = from_program(made.program())
     files = store_weights(decoder.weights(), tmp_path, None)
