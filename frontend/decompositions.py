@@ -65,12 +65,6 @@ def _repeat_heads(heads: Tensor, count: int) -> Tensor:
     return heads.unsqueeze(-3).expand(*rows, own, group, length, width).reshape(*rows, count, length, width)
 
 
-# Ops that the exported graph holds whole and that we decompose ourselves.
-OWN: dict[Any, Callable[..., Any]] = {
-    _aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
-}
-
-
 def squeeze_dims(value: Tensor, dims: list[int]) -> Tensor:
     """``aten.squeeze.dims``, which torch-mlir has no op for, as a view."""
     gone = {dim % value.ndim for dim in dims}
@@ -81,9 +75,18 @@ def split_with_sizes(value: Tensor, sizes: list[int], dim: int = 0) -> list[Tens
     """``aten.split_with_sizes`` as slices, so that no op has a list of tensors for a result."""
     parts, start = [], 0
     for size in sizes:
-        parts.append(torch.ops.aten.slice.Tensor(value, dim, start, start + size))
+        parts.append(_aten.slice.Tensor(value, dim, start, start + size))
         start += size
     return parts
+
+
+# Ops of the exported graph that we decompose ourselves. A view is a reshape, since it was found to be possible with
+# the strides that the fused attention gives, and ours gives others.
+OWN: dict[Any, Callable[..., Any]] = {
+    _aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+    _aten.view.default: _aten.reshape.default,
+    _aten._unsafe_view.default: _aten.reshape.default,
+}
 
 
 def core_aten() -> dict[Any, Callable[..., Any]]:

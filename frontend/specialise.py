@@ -225,7 +225,7 @@ def _reads_value(node: Node) -> bool:
 
 
 def _is_off(node: Node, args: tuple[Any, ...]) -> bool:
-    # Attention says itself whether it has dropout.
+    # Attention refuses dropout where it is decomposed.
     return node.target in OWN or (node.target is _aten.dropout.default and not args[2])
 
 

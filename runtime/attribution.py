@@ -267,8 +267,8 @@ class _Attribution:
                 continue
             if isinstance(node.target, torch._ops.HigherOrderOperator):
                 raise AttributionError(
-                    f"{self._names(caches)} in a graph of its own, {_where(node)}, made by torch.no_grad() in the model: "
-                    f"export the model with torch.no_grad() around torch.export.export"
+                    f"{self._names(caches)} in a graph of its own, {_where(node)}, as torch.no_grad() in a model "
+                    f"makes one: export the model with torch.no_grad() around torch.export.export"
                 )
             if node.target is FUSED:
                 self._fused(node)

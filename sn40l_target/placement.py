@@ -30,6 +30,34 @@ Ends = Mapping[str, int | None]
 """By tier, the first byte that may not be used; None for a tier without end."""
 
 
+@dataclass(frozen=True)
+class _Packed:
+    """The tiers' contents, by tier: what all functions share and, by function, the rest; and what found no place."""
+
+    shared: Mapping[str, Packing]
+    local: Mapping[str, Mapping[str, Packing]]
+    shared_left: Sequence[Buffer]
+    local_left: Mapping[str, Sequence[Buffer]]
+
+    @property
+    def left(self) -> list[Buffer]:
+        return [*self.shared_left, *(b for left in self.local_left.values() for b in left)]
+
+    def end(self, tier: str) -> int:
+        """The first byte of a tier that nothing uses."""
+        return max(packings[tier].end for packings in (self.shared, *self.local.values()))
+
+    def places(self, function: Function) -> dict[str, Place]:
+        """The places of a function's buffers."""
+        return {
+            name: Place(tier, offset)
+            for packings in (self.shared, self.local[function.name])
+            for tier, packing in packings.items()
+            for name, offset in packing.offsets.items()
+            if name in function.buffers
+        }
+
+
 def place_program(program: Program, machine: Machine) -> Places:
     """Places every buffer of every function.
 
@@ -41,21 +69,10 @@ def place_program(program: Program, machine: Machine) -> Places:
     Raises:
         PlacementError: tensors that fit in no tier; the message holds the memory map and the bytes that are lacking.
     """
-    ends = {tier.name: tier.bytes for tier in machine.tiers}
-    shared, left = _pack_shared(program, machine, ends)
-    lasting = {f.name: _found(shared, f) for f in program.functions.values()}
-    if left:
-        without_end, _ = _pack_shared(program, machine, _open(machine, ends, left))
-        raise _overflow("the program's weights, caches and states", program, machine, lasting, left, without_end)
-    places: dict[str, Mapping[str, Place]] = {}
-    for function in program.functions.values():
-        local, left = _pack_local(function, machine, shared, ends)
-        places[function.name] = {**lasting[function.name], **_found(local, function)}
-        if left:
-            without_end, _ = _pack_local(function, machine, shared, _open(machine, ends, left))
-            alive = {**lasting, function.name: places[function.name]}
-            raise _overflow(function.name, program, machine, alive, left, without_end)
-    return places
+    packed = _pack(program, machine, {tier.name: tier.bytes for tier in machine.tiers})
+    if packed.left:
+        raise _overflow(program, machine, packed)
+    return {function.name: packed.places(function) for function in program.functions.values()}
 
 
 def tensor(function: Function, buffer: Buffer, place: Place, section: str | None) -> Tensor:
@@ -76,13 +93,13 @@ def tensor(function: Function, buffer: Buffer, place: Place, section: str | None
     )
 
 
-def _found(packings: Mapping[str, Packing], function: Function) -> dict[str, Place]:
-    return {
-        name: Place(tier, offset)
-        for tier, packing in packings.items()
-        for name, offset in packing.offsets.items()
-        if name in function.buffers
-    }
+def _pack(program: Program, machine: Machine, ends: Ends) -> _Packed:
+    shared, shared_left = _pack_shared(program, machine, ends)
+    local: dict[str, dict[str, Packing]] = {}
+    local_left: dict[str, list[Buffer]] = {}
+    for name, function in program.functions.items():
+        local[name], local_left[name] = _pack_local(function, machine, shared, ends)
+    return _Packed(shared, local, shared_left, local_left)
 
 
 def _pack_shared(program: Program, machine: Machine, ends: Ends) -> tuple[dict[str, Packing], list[Buffer]]:
@@ -145,30 +162,31 @@ def _keep(spans: Iterable[Span], lives: Mapping[str, Lifetime], room: int, step:
     return list(kept.values())
 
 
-def _open(machine: Machine, ends: Mapping[str, int], left: Iterable[Buffer]) -> Ends:
-    """The same tiers, but without end for the last one that each buffer may live in."""
-    last = {[t.name for t in machine.tiers if buffer.kind in t.kinds][-1] for buffer in left}
-    return {name: None if name in last else end for name, end in ends.items()}
+def _lacking(program: Program, machine: Machine) -> dict[str, int]:
+    """The bytes that tiers lack, by tier: with so many more, the program has a plan."""
+    ends: dict[str, int | None] = {tier.name: tier.bytes for tier in machine.tiers}
+    while left := (packed := _pack(program, machine, ends)).left:
+        # each of them may go to the last tier that takes its kind, without end
+        ends.update({[t.name for t in machine.tiers if b.kind in t.kinds][-1]: None for b in left})
+    return {t.name: packed.end(t.name) - t.bytes for t in machine.tiers if ends[t.name] is None}
 
 
-def _overflow(
-    what: str,
-    program: Program,
-    machine: Machine,
-    places: Places,
-    left: Sequence[Buffer],
-    without_end: Mapping[str, Packing],
-) -> PlacementError:
-    lacking = {t.name: without_end[t.name].end - t.bytes for t in machine.tiers if without_end[t.name].end > t.bytes}
-    short = " and ".join(f"{name} lacks {n:,} bytes" for name, n in lacking.items())
-    biggest = sorted(left, key=lambda b: (-b.bytes, b.name))
-    lines = [f"no room on {machine.name} for {what}: {short}; memory map:"]
-    tensors = [
+def _overflow(program: Program, machine: Machine, packed: _Packed) -> PlacementError:
+    short = " and ".join(f"{name} lacks {n:,} bytes" for name, n in _lacking(program, machine).items())
+    failed = [name for name, left in packed.local_left.items() if left]
+    what = "the program's weights, caches and states" if packed.shared_left else failed[0]
+    left = packed.shared_left or packed.local_left[failed[0]]
+    shown = [
         tensor(function, function.buffers[name], place, None)
         for function in program.functions.values()
-        for name, place in places.get(function.name, {}).items()
+        for name, place in packed.places(function).items()
+        if function.buffers[name].kind in SHARED or function.name == what
     ]
-    lines.append(memory_map(machine, tensors))
-    lines.append(f"without a place: {count(left)}, {sum(b.bytes for b in left):,} bytes")
-    lines += [f"  {b.bytes:>15,} bytes  {b.kind:<10}  {b.name}  ({b.location})" for b in biggest[:12]]
+    lines = [
+        f"no room on {machine.name} for {what}: {short}; memory map:",
+        memory_map(machine, shown),
+        f"without a place: {count(left)}, {sum(b.bytes for b in left):,} bytes",
+    ]
+    biggest = sorted(left, key=lambda b: (-b.bytes, b.name))[:12]
+    lines += [f"  {b.bytes:>15,} bytes  {b.kind:<10}  {b.name}  ({b.location})" for b in biggest]
     return PlacementError("\n".join(lines))

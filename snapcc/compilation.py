@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snapcc.compiler.dialect.policy import Policy
@@ -90,6 +91,7 @@ class Lowering:
             ProgramError, PlacementError: it cannot be planned.
         """
         from snapcc.compiler.passes import pipelines
+        from snapcc.compiler.passes.lower_split import split
 
         self.text = f"{self._decoder.program}\n"
         yield "fx"
@@ -107,7 +109,11 @@ class Lowering:
             self._plan(module)
             yield "sn40l"
         self._run(module, "lowering to IREE's dialects", pipelines.lower_to_iree())
-        self.modules = _split(module, self.functions)
+        groups: dict[str, list[str]] = {}
+        for name, function in self.functions.items():
+            groups.setdefault(Path(function.module).stem, []).append(name)
+        parts = split(module, groups).items()
+        self.modules = {f"{name}.vmfb": part.operation.get_asm(enable_debug_info=True).encode() for name, part in parts}
         yield "iree"
 
     def _import(self) -> ir.Module:
@@ -163,17 +169,3 @@ def _functions(module: ir.Module) -> dict[str, FunctionSpec]:
         )
         for name, parts in signature(module.operation).items()
     }
-
-
-def _split(module: ir.Module, functions: dict[str, FunctionSpec]) -> dict[str, bytes]:
-    """The text of each module, with its own functions and all globals, of which IREE drops those it does not use."""
-    from snapcc.compiler.analysis.functions import functions as functions_of
-
-    texts = {}
-    for file in dict.fromkeys(function.module for function in functions.values()):
-        part = module.operation.clone()
-        for name, function in functions_of(part.operation).items():
-            if functions[name].module != file:
-                function.erase()
-        texts[file] = part.operation.get_asm(enable_debug_info=True).encode()
-    return texts

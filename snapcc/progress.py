@@ -13,7 +13,7 @@ LONG = 1.0
 
 
 class Progress:
-    """The steps of one run of a command.
+    """The steps of one run of a command, one at a time.
 
     Args:
         quiet: say nothing.
@@ -26,26 +26,29 @@ class Progress:
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        if not self._quiet:
-            print(f"snapcc: {text}", file=self._stream, flush=True)
+        self._write(f"snapcc: {text}\n")
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
         """A step that may take a while, shown as soon as it begins."""
         start = time.monotonic()
-        with self._shown(text):
-            yield
-        seconds = time.monotonic() - start
-        if seconds >= LONG:
-            self.note(f"{text}: {seconds:.1f} s")
+        if not self._quiet and self._stream.isatty():
+            from rich.console import Console
 
-    @contextlib.contextmanager
-    def _shown(self, text: str) -> Iterator[None]:
-        if self._quiet or not self._stream.isatty():
-            self.note(f"{text} ...")
-            yield
+            with Console(file=self._stream).status(f"{text} ..."):
+                yield
+            if (seconds := time.monotonic() - start) >= LONG:
+                self.note(f"{text}: {seconds:.1f} s")
             return
-        from rich.console import Console
-
-        with Console(file=self._stream).status(f"{text} ..."):
+        self._write(f"snapcc: {text} ...")
+        try:
             yield
+        except BaseException:
+            self._write("\n")
+            raise
+        self._write(f" {time.monotonic() - start:.1f} s\n")
+
+    def _write(self, text: str) -> None:
+        if not self._quiet:
+            self._stream.write(text)
+            self._stream.flush()

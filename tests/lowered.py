@@ -10,30 +10,8 @@ import numpy as np
 from torch_mlir import ir
 
 from snapcc.compiler.passes import manager
-from snapcc.compiler.passes.lower_compact import LowerCompact
-from snapcc.compiler.passes.lower_parameters import LowerParameters
-from snapcc.compiler.passes.lower_ring_update import LowerRingUpdate
-from snapcc.compiler.passes.lower_scatter import LowerScatter
-from snapcc.compiler.passes.lower_slots import LowerSlots
-from snapcc.compiler.passes.lower_state import LowerState
-from snapcc.compiler.passes.lower_topk_select import LowerTopkSelect
-from snapcc.compiler.passes.lower_verify_linalg import VerifyLinalg
-from snapcc.compiler.passes.lower_write_row import LowerWriteRow
+from snapcc.compiler.passes.pipelines import lower_to_iree, lower_to_linalg
 from snapcc.runtime.iree_compile import compile_module, target_flags
-
-TO_LINALG: list[manager.Step] = [
-    LowerTopkSelect(),
-    LowerCompact(),
-    LowerRingUpdate(),
-    LowerWriteRow(),
-    LowerSlots(),
-    "inline",
-    "symbol-dce",
-    "canonicalize",
-    "cse",
-    VerifyLinalg(),
-]
-TO_IREE: list[manager.Step] = [LowerState(), LowerParameters(), LowerScatter()]
 
 
 def tensor(shape: Sequence[int], element: str) -> str:
@@ -61,7 +39,7 @@ def parse(text: str) -> ir.Module:
 def lowered(text: str) -> bytes:
     """The module of a text in the form that iree-compile takes."""
     module = parse(text)
-    manager.run(module, [*TO_LINALG, *TO_IREE])
+    manager.run(module, [*lower_to_linalg(), *lower_to_iree()])
     return module.operation.get_asm().encode()
 
 

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from snapcc.frontend import Decoder, FrontendError, Role, load_model
 from snapcc.frontend.huggingface import from_model
 
-torch.set_num_threads(1)
+
 SMALL = dict(
     vocab_size=96,
     hidden_size=32,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional
 
-torch.set_num_threads(1)
+
 VOCABULARY, HEADS, WIDTH = 61, 2, 8
 HIDDEN = HEADS * WIDTH
 BATCH, QUERY, PAST = Dim("batch", min=1, max=8), Dim("query", min=1, max=64), Dim("past", min=0, max=128)
@@ -46,7 +46,7 @@ class Rotary(nn.Module):
         batch, length = words.shape
         x = self.drop(self.table(words)) * self.gain + self.offset
         with torch.no_grad():
-            angles = where[..., None].float() * self.frequencies
+            angles = where[..., None] * self.frequencies
             cos, sin = angles.cos()[:, :, None], angles.sin()[:, :, None]
 
         def turn(t: Tensor) -> Tensor:
@@ -64,15 +64,15 @@ class Rotary(nn.Module):
         return self.head(functional.silu(out + x)), {"k": keys, "v": values}
 
     @staticmethod
-    def arguments(batch: int, query: int, past: int) -> tuple[Any, ...]:
-        cache = torch.randn(2, batch, past, HEADS, WIDTH)
+    def arguments(batch: int, query: int, past: int, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
+        cache = torch.randn(2, batch, past, HEADS, WIDTH).to(dtype)
         return (*tokens(batch, query, past), {"k": cache[0].clone(), "v": cache[1].clone()})
 
     @classmethod
-    def program(cls, model: nn.Module | None = None) -> ExportedProgram:
+    def program(cls, model: nn.Module | None = None, dtype: torch.dtype = torch.float32) -> ExportedProgram:
         cache = {0: BATCH, 1: PAST}
         dynamic = ({0: BATCH, 1: QUERY}, {0: BATCH, 1: QUERY}, {"k": cache, "v": cache})
-        return export(model or cls(), cls.arguments(2, 3, 5), dynamic)
+        return export(model or cls(), cls.arguments(2, 3, 5, dtype), dynamic)
 
 
 class Stacked(nn.Module):

@@ -1,0 +1,41 @@
+"""Decoders written by hand: those whose axis is provable equal the oracle, the others are refused at their line."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from compiled import assert_equals_oracle
+from decoders import GOOD, PLAIN, REFUSED, Decoder, Refused
+
+import snapcc
+from snapcc.compiler.dialect.policy import Policy
+from snapcc.compiler.diagnostics import Refusal
+from snapcc.runtime.reference import Reference
+
+OPTIONS = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3, "prompts": (48,)}
+
+
+@pytest.mark.parametrize("decoder", [*GOOD, PLAIN], ids=lambda d: d.name)
+def test_equals_the_oracle(decoder: Decoder, tmp_path: Path) -> None:
+    model = tmp_path / "model.pt"
+    torch.export.save(decoder.program(), model)
+    artifact = snapcc.compile(model, tmp_path / "out.snapcc", **OPTIONS)
+    reference = Reference(decoder.program(), decoder.inputs, Policy(2, 8, 4, 4))
+    assert_equals_oracle(artifact, [(1, 11, 48)], 24, reference)
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda d: d.name)
+def test_an_axis_that_is_not_provably_safe_is_refused(refused: Refused, tmp_path: Path) -> None:
+    target = tmp_path / "out.snapcc"
+    with pytest.raises(Refusal) as caught:
+        snapcc.compile(refused.decoder.program(), target, **OPTIONS)
+    message = str(caught.value)
+    assert re.match(r"^.+\.py:\d+:\d+: error: .+; .+$", message), message
+    file, first, last = refused.lines
+    name, line = message.split(":")[:2]
+    assert name == file, message
+    called_from_here = first <= int(line) <= last
+    assert called_from_here or not refused.op, message
+    assert refused.op in message, message
+    assert not target.exists()

@@ -1,0 +1,93 @@
+"""Random Llamas against the oracle: every policy option, rows at different positions in one decode program."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compiled import TOLERANCE, assert_equals_oracle, prompts_of, tiny_llama
+
+import snapcc
+from snapcc.runtime.generation import generate
+
+# below S, below S + R, S + R itself, one selected, all selected, several wraps of the ring
+GROUPS = ((1, 5, 10), (11, 14, 16), (20, 40, 48))
+SMALL = {"sink": 2, "recent": 8, "topk": 4, "window": 4}
+CASES: dict[str, dict[str, Any]] = {
+    "small": SMALL | {"batch": 3},
+    "wide": {"sink": 3, "recent": 7, "topk": 11, "window": 5, "batch": 4},
+    "score-all": SMALL | {"score": "all", "batch": 3},
+    "pool-max-7": SMALL | {"pool": "max", "pool_size": 7, "batch": 3},
+    "pool-none": SMALL | {"pool": "none", "batch": 3},
+    "nothing-selected": SMALL | {"topk": 0, "batch": 3},
+    "no-sinks": SMALL | {"sink": 0, "batch": 3},
+    "window-1": SMALL | {"window": 1, "batch": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for layers in (2, 4):
+        tiny_llama(folder / f"llama{layers}", layers)
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_and_tokens_are_the_oracles(case: str, models: Path, tmp_path: Path) -> None:
+    layers = 4 if case == "wide" else 2
+    artifact = snapcc.compile(models / f"llama{layers}", tmp_path / "out.snapcc", prompts=(16, 48), **CASES[case])
+    assert_equals_oracle(artifact, GROUPS, 24)
+
+
+def test_equals_the_unmodified_model_where_everything_fits(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "llama")
+    options = {"sink": 2, "recent": 40, "topk": 4, "window": 4, "batch": 2, "prompts": (16,), "target": "host"}
+    artifact = snapcc.compile(tmp_path / "llama", tmp_path / "out.snapcc", **options)
+    rows = generate(snapcc.load(artifact), prompts_of((3, 16), 256), 24)
+    for row in rows:
+        whole = torch.tensor([[*row.prompt, *row.tokens[:-1]]])
+        right = model(input_ids=whole).logits[0, len(row.prompt) - 1 :].numpy()
+        assert np.abs(np.stack(row.logits) - right).max() <= TOLERANCE * max(1.0, float(np.abs(right).max()))
+
+
+def test_bf16_agrees_within_its_precision(tmp_path: Path) -> None:
+    from snapcc.artifact import load as load_artifact
+    from snapcc.oracle import oracle
+    from snapcc.runtime.verification import compare
+
+    tiny_llama(tmp_path / "llama", dtype=torch.bfloat16)
+    artifact = snapcc.compile(tmp_path / "llama", tmp_path / "out.snapcc", prompts=(48,), **CASES["small"])
+    reference = oracle(load_artifact(artifact))
+    for row in generate(snapcc.load(artifact), prompts_of((5, 20, 48), 256), 16):
+        found = compare(row, reference, "bf16")
+        assert found.holds, found
+
+
+def test_other_families_of_the_same_shape(tmp_path: Path) -> None:
+    from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+    sizes = {
+        "vocab_size": 256,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.15,
+        "sliding_window": None,
+    }
+    families = (
+        (Qwen2Config, Qwen2ForCausalLM),
+        (Qwen3Config, Qwen3ForCausalLM),
+        (MistralConfig, MistralForCausalLM),
+    )
+    for configuration, family in families:
+        torch.manual_seed(1)
+        folder = tmp_path / family.__name__
+        family(configuration(**sizes)).eval().save_pretrained(folder)
+        artifact = snapcc.compile(folder, tmp_path / f"{family.__name__}.snapcc", prompts=(48,), **CASES["small"])
+        assert_equals_oracle(artifact, [(5, 20, 48)], 12)

@@ -1,0 +1,156 @@
+"""Static programs: the same numbers as the exported program, in core ATen with the user's lines."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from frontend_decoders import BATCH, PAST, QUERY, VOCABULARY, Fixed, InPlace, Rotary, Stacked, export
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from snapcc.frontend import FrontendError, from_program
+from snapcc.frontend.decompositions import scaled_dot_product_attention
+
+COMPOSITE = re.compile(r"aten\.(linear|einsum|matmul|silu|scaled_dot|softmax|dropout|reshape|chunk|split|_assert|sym_)")
+
+
+def operations(program: Any) -> list[str]:
+    return [str(n.target) for n in program.graph.nodes if n.op == "call_function"]
+
+
+@pytest.mark.parametrize("model", [Rotary, Stacked, InPlace])
+def test_static_programs_equal_the_exported_one(model: Any) -> None:
+    program = model.program()
+    decoder = from_program(program)
+    for lengths in ((3, 1, 13), (1, 8, 0), (2, 3, 5)):
+        torch.manual_seed(3)
+        arguments = model.arguments(*lengths)
+        static = decoder.specialise(*lengths)
+        torch.testing.assert_close(static.module()(*arguments), program.module()(*arguments), rtol=1e-5, atol=1e-5)
+        found = operations(static)
+        assert not [op for op in found if COMPOSITE.match(op)]
+        assert found.count("aten._softmax.default") == 1
+        assert found.count("aten.bmm.default") >= 2
+        assert all(isinstance(d, int) for n in static.graph.nodes if "val" in n.meta for d in n.meta["val"].shape)
+
+
+def test_a_program_of_fixed_length_equals_itself() -> None:
+    program = Fixed.program()
+    static = from_program(program).specialise(2, 1, 7)
+    arguments = Fixed.arguments()
+    torch.testing.assert_close(static.module()(*arguments), program.module()(*arguments), rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_and_weights_are_the_programs_own() -> None:
+    program = Rotary.program()
+    decoder = from_program(program)
+    static = decoder.specialise(3, 1, 13)
+    names = [s.arg.name for s in static.graph_signature.input_specs]
+    assert names == [s.arg.name for s in program.graph_signature.input_specs]
+    assert static.state_dict is program.state_dict
+    weights = decoder.weights()
+    # Tied under one name, the non-persistent buffer and the constants there, the unused buffer not.
+    assert sorted(weights) == sorted(
+        ["table.weight", "qkv.weight", "qkv.bias", "frequencies", "even", "gain", "offset", "lifted_tensor_0"]
+    )
+    assert weights["table.weight"].data_ptr() == program.state_dict["head.weight"].data_ptr()
+    assert decoder.weight_name("head.weight") == "table.weight"
+
+
+def test_nodes_know_their_lines() -> None:
+    static = from_program(Rotary.program()).specialise(3, 1, 13)
+    traces = {str(n.target): n.meta.get("stack_trace", "") for n in static.graph.nodes if n.op == "call_function"}
+    for op in ("aten.bmm.default", "aten._softmax.default", "aten.cos.default", "aten.cat.default"):
+        assert "frontend_decoders.py" in traces[op], op  # also those under torch.no_grad
+
+
+def test_equal_operands_in_one_place_and_not_in_another() -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(VOCABULARY, 8)
+
+        def forward(self, tokens: Tensor, cache: Tensor) -> Any:
+            x = self.table(tokens)
+            x = torch.cat([x * x, x * x.cos()], 1)[:, : tokens.shape[1]]
+            x = x * x.sin()
+            return x @ self.table.weight.T, torch.cat([cache, x], 1)
+
+    arguments = (torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.randn(2, 5, 8))
+    program = export(Doubled(), arguments, ({0: BATCH, 1: QUERY}, {0: BATCH, 1: PAST}))
+    static = from_program(program).specialise(2, 3, 5)
+    torch.testing.assert_close(static.module()(*arguments), program.module()(*arguments), rtol=1e-6, atol=1e-6)
+
+
+class Written(nn.Module):
+    """A decoder around one given function of its hidden values."""
+
+    def __init__(self, step: Any) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, 8)
+        self.step = step
+
+    def forward(self, tokens: Tensor, cache: Tensor) -> Any:
+        x = self.step(self.table(tokens))
+        return x @ self.table.weight.T, torch.cat([cache, x], 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda x: functional.dropout(x, 0.5, training=True), r"draws random numbers by aten\.dropout.* eval mode"),
+        (lambda x: x + torch.rand(8), r"draws random numbers by aten\.rand"),
+        (lambda x: x * torch.as_strided(x, (1, 1, 8), (8, 8, 1)), r"reads a tensor by its strides in memory"),
+        (
+            lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+            r"attention with dropout 0\.5: export the model in eval mode",
+        ),
+        (lambda x: x * x.sum().item(), r"reads a tensor's value into Python \(.*test_specialise\.py:\d+\)"),
+    ],
+)
+def test_what_no_static_program_can_have_is_refused(step: Any, message: str) -> None:
+    arguments = (torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 5, 8))
+    decoder = from_program(export(Written(step), arguments, ({0: BATCH, 1: QUERY}, {0: BATCH, 1: PAST})))
+    with pytest.raises(FrontendError, match=message):
+        decoder.specialise(2, 3, 5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    heads=st.sampled_from([(1, 1), (2, 2), (4, 2), (6, 2)]),
+    lengths=st.tuples(st.integers(1, 5), st.integers(1, 7)),
+    widths=st.tuples(st.sampled_from([4, 8]), st.sampled_from([4, 6])),
+    mask=st.sampled_from(["none", "bool", "float", "causal"]),
+    scale=st.sampled_from([None, 0.3]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 1000),
+)
+def test_attention_spelled_out_equals_pytorchs(
+    heads: tuple[int, int],
+    lengths: tuple[int, int],
+    widths: tuple[int, int],
+    mask: str,
+    scale: float | None,
+    dtype: torch.dtype,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    (own, shared), (queries, keys), (width, out) = heads, lengths, widths
+    q = torch.randn(2, own, queries, width).to(dtype)
+    k, v = torch.randn(2, shared, keys, width).to(dtype), torch.randn(2, shared, keys, out).to(dtype)
+    hidden = torch.rand(queries, keys) < 0.5
+    hidden[:, 0] = False
+    chosen = {"none": None, "causal": None, "bool": ~hidden, "float": torch.zeros(queries, keys).masked_fill(hidden, -9)}
+    options: dict[str, Any] = dict(is_causal=mask == "causal", scale=scale, enable_gqa=own != shared)
+    given_mask = chosen[mask].to(dtype) if mask == "float" else chosen[mask]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        wanted = functional.scaled_dot_product_attention(q, k, v, given_mask, **options)
+    got = scaled_dot_product_attention(q, k, v, given_mask, **options)
+    assert got.dtype == dtype
+    tolerance = 1e-5 if dtype is torch.float32 else 0.02
+    torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)

@@ -1,0 +1,226 @@
+"""The commands on one small artifact: what they print, save and refuse."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import decoders
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+import snapcc
+from snapcc import cli
+from snapcc.options import FILES
+from snapcc.sn40l_target.schema import Plan
+
+DECODER = next(decoder for decoder in decoders.GOOD if decoder.name == "monocle")
+ROWS = [[1, 2, 3], [5] * 13, [7, 8, 9, 10, 11, 12, 13, 14, 15, 16]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with model.pt, and model.snapcc with the phases kept."""
+    folder = tmp_path_factory.mktemp("commands")
+    torch.export.save(DECODER.program(), folder / "model.pt")
+    arguments = (
+        f"{folder}/model.pt --target sn40l --kv snapstream --sink 2 --recent 8 --topk 4 --obs-window 4 --batch 3 "
+        f"--prompt 20 -o {folder}/model.snapcc --dump-compilation-phases-to {folder}/phases --quiet"
+    )
+    assert cli.main(arguments.split()) == 0
+    return folder
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens.json"
+    path.write_text(json.dumps(ROWS))
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    status = cli.main([str(argument) for argument in arguments])
+    output, errors = capsys.readouterr()
+    return status, output, errors
+
+
+def test_the_artifact_has_what_it_says(folder: Path) -> None:
+    names = {path.name for path in (folder / "model.snapcc").iterdir()}
+    assert names == {
+        "manifest.json",
+        "decode.vmfb",
+        "prefill_20.vmfb",
+        "program.pt2",
+        "weights.safetensors",
+        "plan.json",
+        "phases",
+    }
+    assert {path.name for path in (folder / "phases").iterdir()} == set(FILES.values())
+    for name in FILES.values():
+        assert (folder / "phases" / name).read_bytes() == (folder / "model.snapcc" / "phases" / name).read_bytes()
+
+
+def test_the_phases_keep_the_users_lines_and_no_weights(folder: Path) -> None:
+    source = Path(decoders.__file__).name
+    for name in FILES.values():
+        text = (folder / "phases" / name).read_text()
+        assert source in text, name
+        assert len(text) < 2_000_000, name
+        assert "dense_resource" not in text, name
+    assert '"kv.append"' in (folder / "phases" / FILES["kv"]).read_text()
+    assert '"kv.ring_update"' in (folder / "phases" / FILES["static"]).read_text()
+    assert '"kv.append"' not in (folder / "phases" / FILES["static"]).read_text()
+
+
+def test_a_phase_alone_goes_to_standard_output(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = [
+        folder / "model.pt",
+        "--sink=2",
+        "--recent=8",
+        "--topk=4",
+        "--prompt=20",
+        "--compile-to=torch",
+        "--quiet",
+    ]
+    status, output, errors = run(capsys, *arguments)
+    assert (status, errors) == (0, "")
+    assert "func.func @prefill_20(" in output
+    assert run(capsys, *arguments, "-o", tmp_path / "torch.mlir")[0] == 0
+    assert (tmp_path / "torch.mlir").read_text() == output
+
+
+def test_run_prints_the_new_tokens_alone(folder: Path, tokens: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["run", folder / "model.snapcc", "--tokens", tokens, "--max-new-tokens", 5]
+    status, output, _ = run(capsys, *arguments, "--json")
+    assert status == 0
+    result = json.loads(output)
+    assert set(result) == {"tokens"}
+    assert [len(row) for row in result["tokens"]] == [5, 5, 5]
+    status, output, _ = run(capsys, *arguments)
+    assert output.splitlines() == [" ".join(map(str, row)) for row in result["tokens"]]
+
+
+def test_run_is_what_the_library_gives(folder: Path, tokens: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, output, _ = run(capsys, "run", folder / "model.snapcc", "--tokens", tokens, "--max-new-tokens", 2, "--json")
+    program = snapcc.load(folder / "model.snapcc")
+    first = [int(program.prefill(row, index).argmax()) for index, row in enumerate(ROWS)]
+    second = program.decode(first, [len(row) for row in ROWS]).argmax(axis=1)
+    assert json.loads(output)["tokens"] == [[int(a), int(b)] for a, b in zip(first, second, strict=True)]
+
+
+def test_fewer_rows_than_the_batch(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(ROWS[1:2]))
+    (tmp_path / "all.json").write_text(json.dumps(ROWS))
+    both = [
+        json.loads(run(capsys, "run", folder / "model.snapcc", "--tokens", tmp_path / name, "--json")[1])["tokens"]
+        for name in ("one.json", "all.json")
+    ]
+    assert both[0] == both[1][1:2]
+    assert len(both[0][0]) == 64
+
+
+def test_logits_are_saved_by_row(
+    folder: Path, tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "logits.safetensors"
+    arguments = ["run", folder / "model.snapcc", "--tokens", tokens, "--max-new-tokens", 4, "--json"]
+    _, output, _ = run(capsys, *arguments, "--save-logits", path)
+    logits = load_file(path)
+    assert sorted(logits) == ["row0", "row1", "row2"]
+    for index, row in enumerate(json.loads(output)["tokens"]):
+        assert logits[f"row{index}"].shape == (4, DECODER.vocabulary)
+        assert logits[f"row{index}"].dtype == np.float32
+        assert logits[f"row{index}"].argmax(axis=1).tolist() == row
+
+
+def test_forced_tokens_are_taken(
+    folder: Path, tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "forced.json").write_text(json.dumps([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
+    arguments = [
+        "run",
+        folder / "model.snapcc",
+        "--tokens",
+        tokens,
+        "--force-tokens",
+        tmp_path / "forced.json",
+        "--json",
+    ]
+    assert json.loads(run(capsys, *arguments)[1])["tokens"] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert json.loads(run(capsys, *arguments, "--max-new-tokens", 2)[1])["tokens"] == [[1, 2], [4, 5], [7, 8]]
+    status, _, errors = run(capsys, *arguments, "--max-new-tokens", 4)
+    assert (status, "has a row of 3 tokens, and 4 new ones were asked for" in errors) == (2, True)
+    (tmp_path / "forced.json").write_text(json.dumps([[1]]))
+    status, _, errors = run(capsys, *arguments)
+    assert (status, "has 1 rows and there are 3 prompts" in errors) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "status", "message"),
+    [
+        ([[1] * 21], 1, "the prompt has 21 tokens and the longest compiled length is 20"),
+        ([[]], 1, "the prompt is empty"),
+        ([[10**6]], 1, "token 1000000 is not in the vocabulary"),
+        ([[1]] * 4, 1, "4 prompts do not fit into the program's 3 rows"),
+    ],
+)
+def test_prompts_that_do_not_fit(
+    rows: Any, status: int, message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    found, output, errors = run(capsys, "run", folder / "model.snapcc", "--tokens", tmp_path / "rows.json", "--quiet")
+    assert (found, output) == (status, "")
+    assert errors.startswith("error: ")
+    assert message in errors
+
+
+def test_text_needs_a_tokenizer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, errors = run(capsys, "run", folder / "model.snapcc", "--prompt", "hello", "--quiet")
+    assert status == 2
+    assert errors.startswith("error: the model came without a tokenizer")
+
+
+def test_verify_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = run(capsys, "verify", folder / "model.snapcc", "--json", "--max-new-tokens", 12)
+    result = json.loads(output)
+    assert (status, result["holds"], result["tolerance"]) == (0, True, 1e-4)
+    assert [row["prompt"] for row in result["rows"]] == [19, 10, 5]
+    assert [row["selected"] for row in result["rows"]] == [4, 0, 0]
+    assert [row["tokens_equal"] for row in result["rows"]] == [12, 12, 12]
+    assert all(row["max_abs_difference"] < 1e-4 for row in result["rows"])
+
+
+def test_verify_sees_another_program(
+    folder: Path, tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.snapcc"
+    shutil.copytree(folder / "model.snapcc", other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["policy"] |= {"sink": 3, "recent": 7}
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    status, output, _ = run(capsys, "verify", other, "--tokens", tokens)
+    assert status == 1
+    assert "DIFFERENT from PyTorch within 0.0001" in output
+    assert re.search(r"row 1: 13 tokens \(3 selected\), .*: DIFFERENT", output)
+
+
+def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = run(capsys, "inspect", folder / "model.snapcc", "--json")
+    content = json.loads(output)
+    assert status == 0
+    assert content["policy"] == {
+        "slots": 14, "sink": 2, "recent": 8, "topk": 4, "window": 4, "pool": "avg", "pool_size": 5, "score": "candidates"
+    }  # fmt: skip
+    assert content["prompts"] == [{"length": 20, "selected": 4}]
+    assert list(content["phases"]) == list(FILES)
+    assert content["cache_bytes"] * content["max_positions"] == content["full_cache_bytes"] * 14
+    plan = Plan.from_json((folder / "model.snapcc" / "plan.json").read_text())
+    assert [tier["bytes"] for tier in content["plan"]["tiers"]] == [use.bytes for use in plan.summary()]
+    status, output, _ = run(capsys, "inspect", folder / "model.snapcc")
+    assert "slots      14 = sink 2 + recent 8 + selected 4 (window 4, pooling avg:5, scores over candidates)" in output
+    assert "@decode(tokens: 3xi64, positions: 3xi64, active: 3xi1) -> " in output
