@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from .errors import FrontendError
 from .flat import FlatProgram, flatten
+from .guards import check_guards
 from .lengths import Lengths, Range
 from .roles import CacheInput, Input, tell_roles
 from .specialise import Specialiser
@@ -76,8 +76,9 @@ class Decoder:
                     f"the program cannot take {what} = {value}: it was exported for {allowed}; "
                     f"export it with a dynamic {what} that includes {value}"
                 )
-        self._lengths.check(batch, query, past, _guards(self.program))
+        self._lengths.check(batch, query, past)
         shapes = {i.name: tuple(e.at(batch, query, past) for e in i.shape) for i in self.inputs}
+        check_guards(self.program, shapes)
         return self._specialiser.at(shapes)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -158,15 +159,3 @@ def _memory(tensor: torch.Tensor) -> Any:
     """What two tensors have in common if and only if they are the same values in the same place."""
     storage = tensor.untyped_storage()._cdata
     return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
-
-
-def _guards(program: ExportedProgram) -> Iterator[sympy.Basic]:
-    """The conditions on the program's symbols under which torch.export traced it."""
-    for node in program.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("val")
-        for extent in value.shape if isinstance(value, torch.Tensor) else ():
-            if isinstance(extent, torch.SymInt):
-                symbolic: Any = extent.node
-                environment = symbolic.shape_env
-                yield from (environment.replace(guard.expr) for guard in environment.guards)
-                return

@@ -6,7 +6,7 @@ Here each is bound to an affine expression of the three lengths, so that three i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,12 +126,11 @@ class Lengths:
             result = result.meet(Range(int(lower), upper))
         return result
 
-    def check(self, batch: int, query: int, past: int, guards: Iterable[sympy.Basic]) -> None:
-        """Checks that the program is right at given lengths; ``guards`` are what torch.export took for granted.
+    def check(self, batch: int, query: int, past: int) -> None:
+        """Checks that the program was exported for given lengths.
 
         Raises:
-            FrontendError: a symbol would not be a whole number, or lies outside what the program was exported for,
-                or another branch of the model would have been taken.
+            FrontendError: a symbol would not be a whole number, or lies outside its range.
         """
         at = {BATCH: batch, QUERY: query, PAST: past}
         where = f"batch {batch}, query {query}, past {past}"
@@ -152,12 +151,6 @@ class Lengths:
                         f"the program cannot take {where}: its dimension {self.of(expr)} is {value}, "
                         f"and it was exported for {allowed}; export it with wider bounds"
                     )
-        for guard in guards:
-            if guard.xreplace(self._bound).xreplace({k: sympy.Integer(v) for k, v in at.items()}) == sympy.false:
-                raise FrontendError(
-                    f"the program cannot take {where}: it was exported on the condition "
-                    f"{guard.xreplace(self._bound)}; export it with other example inputs, or without that condition"
-                )
 
 
 def _range(constraint: Any) -> Range:

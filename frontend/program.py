@@ -20,7 +20,8 @@ def load(
         FrontendError: the file does not load, or its program is not a decoder with a growing cache.
     """
     try:
-        program = torch.export.load(path)
+        with Path(path).open("rb") as file:  # by its content: torch.export.load looks at a path's ending
+            program = torch.export.load(file)
     except Exception as error:
         raise FrontendError(
             f"{path} does not load as an exported program ({type(error).__name__}: {error}); "

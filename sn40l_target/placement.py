@@ -168,7 +168,7 @@ def _lacking(program: Program, machine: Machine) -> dict[str, int]:
     while left := (packed := _pack(program, machine, ends)).left:
         # each of them may go to the last tier that takes its kind, without end
         ends.update({[t.name for t in machine.tiers if b.kind in t.kinds][-1]: None for b in left})
-    return {t.name: packed.end(t.name) - t.bytes for t in machine.tiers if ends[t.name] is None}
+    return {t.name: packed.end(t.name) - t.bytes for t in machine.tiers if packed.end(t.name) > t.bytes}
 
 
 def _overflow(program: Program, machine: Machine, packed: _Packed) -> PlacementError:

@@ -11,8 +11,13 @@ from typing import Any
 
 from torch_mlir import ir
 from torch_mlir.dialects import ext
+from torch_mlir.dialects._ods_common import _cext
 
 from .types import element_of, is_tensor, shape_of
+
+
+# without it the bindings look for a module torch_mlir.dialects.kv, in vain, at every kv op that they wrap
+_cext.globals.append_dialect_search_prefix("snapcc.compiler.dialect")
 
 
 class Kv(ext.Dialect, name="kv"):
@@ -98,6 +103,10 @@ def _axis(op: Any, cache: ir.Value) -> bool:
 
 def _batch_vector(op: Any, what: str, value: ir.Value, batch: int) -> bool:
     return _require(op, f"{what}'s shape", shape_of(value.type), "[B] of the cache", [batch])
+
+
+def _vector(op: Any, what: str, value: ir.Value) -> bool:
+    return _require(op, f"{what}' rank", len(shape_of(value.type)), "1, one per row", 1)
 
 
 def _rank0(op: Any, what: str, value: ir.Value) -> bool:
@@ -207,6 +216,7 @@ class SlotsOp(Kv.Operation, name="slots", traits=[ext.Pure]):
         return (
             _tensors(op)
             and _policy(op)
+            and _vector(op, "positions", op.operands[0])
             and _require(
                 op,
                 "the result's type",
@@ -295,7 +305,7 @@ class VisibleOp(Kv.Operation, name="visible", traits=[ext.Pure]):
 
     @staticmethod
     def verify_invariants(op: Any) -> bool:
-        if not (_tensors(op) and _policy(op)):
+        if not (_tensors(op) and _policy(op) and _vector(op, "positions", op.operands[0])):
             return False
         batch = shape_of(op.operands[0].type)
         slots = integer(op, "sink") + integer(op, "ring") + integer(op, "selected")

@@ -38,7 +38,6 @@ class Selection:
 
 SELECTIONS = {
     "average": Selection(Policy(2, 8, 4, 4), 40),
-    "all_keys": Selection(Policy(2, 8, 4, 4, score="all"), 40, softcap=3.0),
     "widest": Selection(Policy(3, 7, 11, 5, pool="max", pool_size=7, score="all"), 40, "bf16"),
     "no_sink_one_query": Selection(Policy(0, 8, 16, 1, pool="none"), 20),
     "many_blocks": Selection(Policy(1, 16, 40, 8, pool="max", pool_size=3), 200, "bf16", 2.0, 3, 1),

@@ -141,21 +141,14 @@ def test_logits_are_saved_by_row(
 def test_forced_tokens_are_taken(
     folder: Path, tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "forced.json").write_text(json.dumps([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
-    arguments = [
-        "run",
-        folder / "model.snapcc",
-        "--tokens",
-        tokens,
-        "--force-tokens",
-        tmp_path / "forced.json",
-        "--json",
-    ]
+    forced = tmp_path / "forced.json"
+    forced.write_text(json.dumps([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
+    arguments = ["run", folder / "model.snapcc", "--tokens", tokens, "--force-tokens", forced, "--json"]
     assert json.loads(run(capsys, *arguments)[1])["tokens"] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     assert json.loads(run(capsys, *arguments, "--max-new-tokens", 2)[1])["tokens"] == [[1, 2], [4, 5], [7, 8]]
     status, _, errors = run(capsys, *arguments, "--max-new-tokens", 4)
     assert (status, "has a row of 3 tokens, and 4 new ones were asked for" in errors) == (2, True)
-    (tmp_path / "forced.json").write_text(json.dumps([[1]]))
+    forced.write_text(json.dumps([[1]]))
     status, _, errors = run(capsys, *arguments)
     assert (status, "has 1 rows and there are 3 prompts" in errors) == (2, True)
 
@@ -213,9 +206,8 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "inspect", folder / "model.snapcc", "--json")
     content = json.loads(output)
     assert status == 0
-    assert content["policy"] == {
-        "slots": 14, "sink": 2, "recent": 8, "topk": 4, "window": 4, "pool": "avg", "pool_size": 5, "score": "candidates"
-    }  # fmt: skip
+    sizes = {"slots": 14, "sink": 2, "recent": 8, "topk": 4, "window": 4}
+    assert content["policy"] == sizes | {"pool": "avg", "pool_size": 5, "score": "candidates"}
     assert content["prompts"] == [{"length": 20, "selected": 4}]
     assert list(content["phases"]) == list(FILES)
     assert content["cache_bytes"] * content["max_positions"] == content["full_cache_bytes"] * 14
