@@ -130,12 +130,18 @@ def read_tokenizer(reader: GGUFReader) -> PreTrainedTokenizerFast:
 
 
 def write(folder: Path, dtype: str) -> None:
-    """Writes the folder beside its place and renames it, so that an interrupted run leaves nothing half-made."""
+    """Writes the folder beside its place and renames it, so that an interrupted run leaves nothing half-made.
+
+    Raises:
+        SystemExit: something else stands in the folder's place.
+    """
     started = time.monotonic()
 
     def step(what: str) -> None:
         print(f"[{time.monotonic() - started:5.1f} s] {what}", flush=True)
 
+    if folder.exists() and not (folder / "model.safetensors").is_file():
+        raise SystemExit(f"{folder} is there and holds no model: name another folder")
     beside = folder.with_name(folder.name + ".partial")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)

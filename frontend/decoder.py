@@ -137,8 +137,9 @@ def from_program(
     lengths = Lengths(program.range_constraints)
     roles = tell_roles(flat, lengths, inputs or {}, causal_masks)
     if max_positions is None:
-        bounds = [roles.position_rows, None if roles.past.is_fixed or roles.past.upper is None else roles.past.upper + 1]
-        max_positions = min((bound for bound in bounds if bound is not None), default=None)
+        # A fixed past says how many slots the program has, not how long a sequence may become.
+        longest = None if roles.past.is_fixed or roles.past.upper is None else roles.past.upper + 1
+        max_positions = min((n for n in (roles.position_rows, longest) if n is not None), default=None)
     return Decoder(
         name=name,
         program=program,

@@ -50,10 +50,8 @@ def scaled_dot_product_attention(
         queries, keys = torch.arange(query.shape[-2]), torch.arange(key.shape[-2])
         attn_mask = keys[None, :] <= queries[:, None]
     if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            logits = torch.where(attn_mask, logits, -math.inf)
-        else:
-            logits = logits + attn_mask
+        allowed = attn_mask.dtype == torch.bool
+        logits = torch.where(attn_mask, logits, -math.inf) if allowed else logits + attn_mask
     return torch.matmul(torch.softmax(logits, -1), value).to(dtype)
 
 

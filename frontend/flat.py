@@ -104,9 +104,9 @@ def _needs_functionalisation(module: GraphModule) -> bool:
         for node in graph_module.graph.nodes:
             if node.target is _AUTOCAST and node.args[2]:
                 return True
-            if isinstance(node.target, torch._ops.OpOverload) and node.target not in _IDENTITIES:
-                if node.target._schema.is_mutable:
-                    return True
+            op = node.target
+            if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable and op not in _IDENTITIES:
+                return True
     return False
 
 

@@ -156,7 +156,6 @@ class Lengths:
 def _range(constraint: Any) -> Range:
     # torch.export gives a dimension without a stated minimum the lower end 2 and still runs it at 0 and 1
     # (torch/_export/utils.py: "we allow dimensions to be 0/1 at runtime"), so 2 is no bound.
-    lower = constraint.lower
-    least = int(lower) if getattr(lower, "is_Integer", False) and lower > 2 or lower in (0, 1) else 0
-    upper = constraint.upper
-    return Range(least, int(upper) if getattr(upper, "is_Integer", False) else None)
+    lower, upper = constraint.lower, constraint.upper
+    least = int(lower) if getattr(lower, "is_Integer", False) and lower != 2 else 0
+    return Range(max(least, 0), int(upper) if getattr(upper, "is_Integer", False) else None)

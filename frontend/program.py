@@ -11,9 +11,7 @@ from .decoder import Decoder, from_program
 from .errors import FrontendError
 
 
-def load(
-    path: str | Path, *, inputs: Mapping[str, str] | None = None, causal_masks: Collection[str] = ()
-) -> Decoder:
+def load(path: str | Path, *, inputs: Mapping[str, str] | None = None, causal_masks: Collection[str] = ()) -> Decoder:
     """A decoder from a file that ``torch.export.save`` wrote.
 
     Raises:

@@ -49,9 +49,7 @@ def load_model(
     raise FrontendError(f"{path} is {_archive(names)}; expected {_ACCEPTED}")
 
 
-def _folder(
-    path: Path, dtype: str, inputs: Mapping[str, str] | None, causal_masks: Collection[str]
-) -> Decoder:
+def _folder(path: Path, dtype: str, inputs: Mapping[str, str] | None, causal_masks: Collection[str]) -> Decoder:
     if not (path / "config.json").is_file():
         raise FrontendError(f"{path} is a folder without config.json; expected {_ACCEPTED}")
     if inputs or causal_masks:

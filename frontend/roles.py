@@ -21,12 +21,16 @@ _POSITION_NAMES = ("position_ids", "positions", "pos")
 
 # Ops that only move, join or convert elements: what comes out of them is what went in.
 _MOVES = frozenset(
-    "alias cat chunk clone concat concatenate contiguous copy detach detach_ expand flatten getitem lift_fresh_copy "
-    "movedim narrow permute reshape select select_scatter slice slice_scatter split split_with_sizes squeeze stack "
-    "swapaxes swapdims t to _to_copy transpose type_as unbind unflatten unsqueeze _unsafe_view view".split()
+    {
+        *("alias", "clone", "contiguous", "copy", "detach", "detach_", "lift_fresh_copy", "to", "_to_copy", "type_as"),
+        *("cat", "concat", "concatenate", "select_scatter", "slice_scatter", "stack"),
+        *("chunk", "getitem", "narrow", "select", "slice", "split", "split_with_sizes", "unbind"),
+        *("expand", "flatten", "reshape", "squeeze", "unflatten", "unsqueeze", "_unsafe_view", "view"),
+        *("movedim", "permute", "swapaxes", "swapdims", "t", "transpose"),
+    }
 )
-_COMPARISONS = frozenset("eq ge gt le lt ne".split())
-_ROTATIONS = frozenset("cos sin".split())
+_COMPARISONS = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
+_ROTATIONS = frozenset({"cos", "sin"})
 
 
 class Role(StrEnum):
@@ -77,9 +81,7 @@ class Roles:
     past: Range
 
 
-def tell_roles(
-    flat: FlatProgram, lengths: Lengths, named: Mapping[str, str], causal_masks: Collection[str]
-) -> Roles:
+def tell_roles(flat: FlatProgram, lengths: Lengths, named: Mapping[str, str], causal_masks: Collection[str]) -> Roles:
     """Tells the inputs of a program apart, by use, else by name; ``named`` (from role to input's name) decides first.
 
     Raises:
@@ -271,9 +273,7 @@ class _Reader:
                 found.append((node, rows, self.sources[index]))
         return found
 
-    def _one(
-        self, role: Role, candidates: Sequence[str], names: Sequence[str], inputs: Sequence[Node]
-    ) -> str | None:
+    def _one(self, role: Role, candidates: Sequence[str], names: Sequence[str], inputs: Sequence[Node]) -> str | None:
         """The one input of a role: as told, else by use, else by name."""
         if role in self.named:
             return self.named[role]

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional
 
-
 VOCABULARY, HEADS, WIDTH = 61, 2, 8
 HIDDEN = HEADS * WIDTH
 BATCH, QUERY, PAST = Dim("batch", min=1, max=8), Dim("query", min=1, max=64), Dim("past", min=0, max=128)

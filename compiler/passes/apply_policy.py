@@ -146,8 +146,8 @@ class _Rewriter:
     def load(self, state: str, type_: ir.Type) -> ir.Value:
         return StateLoadOp(ir.StringAttr.get(state), type_, loc=self.location, ip=self.head).value
 
-    def store(self, state: str, value: ir.Value, location: ir.Location) -> None:
-        StateStoreOp(value, ir.StringAttr.get(state), loc=location, ip=self.tail)
+    def store(self, state: str, value: ir.Value, location: ir.Location, before: ir.Operation) -> None:
+        StateStoreOp(value, ir.StringAttr.get(state), loc=location, ip=ir.InsertionPoint(before))
 
     def finish(self, logits_shape: Sequence[int], kept: Sequence[str]) -> None:
         """Returns the logits alone and leaves the arguments ``kept``, in that order."""
@@ -253,7 +253,7 @@ class _Decode(_Rewriter):
             loc=cache.append.location,
             ip=ir.InsertionPoint(cache.append),
         ).updated
-        self.store(cache.name, updated, cache.append.location)
+        self.store(cache.name, updated, cache.append.location, self.last)
         grown.replace_all_uses_with(updated)
 
 
@@ -274,15 +274,17 @@ class _Prefill(_Rewriter):
         self.replace_tokens(tokens, builder)
         self._count_up(prompt, builder)
         row = self.add_argument("row", vtensor([], "si64"))
-        selections: dict[ir.Operation, ir.Value] = {}
         for cache in found:
             cache.append.results[0].replace_all_uses_with(cache.append.operands[1])
-        if self.policy.topk > 0:
-            for cache in found:
-                if cache.reader not in selections:
-                    selections[cache.reader] = self._select(cache.reader, length)
+        operations = [view.operation for view in block.operations]
+        # right behind the attention, so that a layer's queries, keys and values need not live on
+        behind = dict(zip(operations, operations[1:], strict=False))
+        selections: dict[ir.Operation, ir.Value] = {}
         for cache in found:
-            self._compact(cache, selections.get(cache.reader), length, row)
+            anchor = behind[cache.reader]
+            if self.policy.topk > 0 and cache.reader not in selections:
+                selections[cache.reader] = self._select(cache.reader, length, anchor)
+            self._compact(cache, selections.get(cache.reader), length, row, anchor)
         count = SelectedCountOp(
             length,
             **_policy_attributes(self.policy),
@@ -291,7 +293,7 @@ class _Prefill(_Rewriter):
             loc=self.location,
             ip=self.tail,
         ).count
-        self._write(SELECTED_COUNT, count, row, self.location)
+        self._write(SELECTED_COUNT, count, row, self.location, self.last)
         vocabulary = next(
             shape_of(v.type)[-1]
             for v, e in zip(self.last.operands, result_attributes(self.function), strict=True)
@@ -312,7 +314,7 @@ class _Prefill(_Rewriter):
             ones = [1] * (len(shape) - 1)
             old.replace_all_uses_with(builder.view(iota, [*ones, prompt]))
 
-    def _select(self, reader: ir.Operation, length: ir.Value) -> ir.Value:
+    def _select(self, reader: ir.Operation, length: ir.Value, before: ir.Operation) -> ir.Value:
         q, k = list(reader.operands)[:2]
         return TopkSelectOp(
             q,
@@ -328,12 +330,14 @@ class _Prefill(_Rewriter):
             softcap=ir.FloatAttr.get_f64(number(reader, "softcap")),
             positions=vtensor([shape_of(k.type)[1], self.policy.topk], "si64"),
             loc=reader.location,
-            ip=self.tail,
+            ip=ir.InsertionPoint(before),
         ).positions
 
-    def _compact(self, cache: Cache, selection: ir.Value | None, length: ir.Value, row: ir.Value) -> None:
+    def _compact(
+        self, cache: Cache, selection: ir.Value | None, length: ir.Value, row: ir.Value, before: ir.Operation
+    ) -> None:
         rows = cache.append.operands[1]
-        builder = TorchBuilder(self.last, cache.append.location)
+        builder = TorchBuilder(before, cache.append.location)
         given, axis = shape_of(rows.type), cache.axis
         split = list(given)
         if cache.head_axis > 0 and given[cache.head_axis] != cache.heads:
@@ -349,16 +353,17 @@ class _Prefill(_Rewriter):
             head_axis=index_attribute(cache.head_axis),
             slots=vtensor([self.policy.slots if i == axis else d for i, d in enumerate(split)], element_of(rows.type)),
             loc=cache.append.location,
-            ip=self.tail,
+            ip=ir.InsertionPoint(before),
         ).slots
         kept = [self.policy.slots if i == cache.axis else d for i, d in enumerate(given)]
-        self._write(cache.name, builder.view(slots, kept), row, cache.append.location)
+        self._write(cache.name, builder.view(slots, kept), row, cache.append.location, before)
 
-    def _write(self, state: str, value: ir.Value, row: ir.Value, location: ir.Location) -> None:
+    def _write(
+        self, state: str, value: ir.Value, row: ir.Value, location: ir.Location, before: ir.Operation
+    ) -> None:
         type_ = self.states[state]
-        written = WriteRowOp(self.load(state, type_), value, row, type_, loc=location, ip=self.tail).written
-        self.store(state, written, location)
-
+        written = WriteRowOp(self.load(state, type_), value, row, type_, loc=location, ip=ir.InsertionPoint(before))
+        self.store(state, written.written, location, before)
 
 
 def _add_reset(module: ir.Operation, states: States) -> None:

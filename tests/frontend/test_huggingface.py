@@ -13,19 +13,21 @@ from transformers import DynamicCache
 from snapcc.frontend import Decoder, FrontendError, Role, load_model
 from snapcc.frontend.huggingface import from_model
 
-
-SMALL = dict(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=128,
-)
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
 FAMILIES = {
     "llama": ("Llama", {}),
-    "smollm2": ("Llama", {"num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 24, "tie_word_embeddings": True}),
+    "smollm2": (
+        "Llama",
+        {"num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 24, "tie_word_embeddings": True},
+    ),
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {"head_dim": 16}),
     "mistral": ("Mistral", {"sliding_window": None}),
@@ -120,7 +122,7 @@ def test_dtype(dtype: str, expected: torch.dtype, tmp_path: Path) -> None:
 
 def test_a_sliding_window_is_refused(tmp_path: Path) -> None:
     folder = saved(build("mistral", sliding_window=16), tmp_path)
-    with pytest.raises(FrontendError, match="layer 0 .* sliding window of 16 tokens"):
+    with pytest.raises(FrontendError, match=r"layer 0 .* sliding window of 16 tokens"):
         load_model(folder)
 
 
@@ -138,7 +140,7 @@ def test_missing_weights_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FrontendError, match="a folder without config.json"):
+    with pytest.raises(FrontendError, match=r"a folder without config\.json"):
         load_model(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(FrontendError, match="does not load as a causal language model"):

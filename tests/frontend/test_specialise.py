@@ -145,9 +145,9 @@ def test_attention_spelled_out_equals_pytorchs(
     k, v = torch.randn(2, shared, keys, width).to(dtype), torch.randn(2, shared, keys, out).to(dtype)
     hidden = torch.rand(queries, keys) < 0.5
     hidden[:, 0] = False
-    chosen = {"none": None, "causal": None, "bool": ~hidden, "float": torch.zeros(queries, keys).masked_fill(hidden, -9)}
-    options: dict[str, Any] = dict(is_causal=mask == "causal", scale=scale, enable_gqa=own != shared)
-    given_mask = chosen[mask].to(dtype) if mask == "float" else chosen[mask]
+    added = torch.zeros(queries, keys, dtype=dtype).masked_fill(hidden, -9.0)
+    given_mask = {"none": None, "causal": None, "bool": ~hidden, "float": added}[mask]
+    options: dict[str, Any] = {"is_causal": mask == "causal", "scale": scale, "enable_gqa": own != shared}
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         wanted = functional.scaled_dot_product_attention(q, k, v, given_mask, **options)
     got = scaled_dot_product_attention(q, k, v, given_mask, **options)
