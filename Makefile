@@ -44,7 +44,7 @@ lit: setup
 	$(BIN)/lit -j2 -sv tests/lit
 
 pytest: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 docs: setup
 	$(BIN)/python docs/generate.py

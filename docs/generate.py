@@ -66,7 +66,7 @@ def markdown(docstring: str) -> str:
     if literal:
         _close(lines)
     # a span over the end of a line
-    return re.sub(r"``([^`]+?)``", r"`\1`", "\n".join(lines))
+    return re.sub(r"(?<!`)``([^`]+?)``(?!`)", r"`\1`", "\n".join(lines)).rstrip()
 
 
 def _close(lines: list[str]) -> None:
@@ -87,7 +87,7 @@ def _fields(op: Any) -> str:
     kinds: dict[str, list[str]] = {"Operands": [], "Attributes": [], "Results": []}
     for name, annotation in op.__annotations__.items():
         text = str(annotation)
-        kind = "Operands" if "Operand" in text else "Results" if "Result" in text else "Attributes"
+        kind = "Results" if "OpResult[" in text else "Operands" if "ir.Value[" in text else "Attributes"
         kinds[kind].append(f"`{name}`" + (" (optional)" if "None" in text else ""))
     return "  \n".join(f"{kind}: {', '.join(names)}." for kind, names in kinds.items() if names)
 

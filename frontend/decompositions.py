@@ -89,8 +89,9 @@ OWN: dict[Any, Callable[..., Any]] = {
 
 def core_aten() -> dict[Any, Callable[..., Any]]:
     """torch.export's table of decompositions to core ATen, by op, and two of our own on top."""
+    table: Any = torch.export.default_decompositions()  # a dict that fills itself when it is read
     return {
-        **dict(torch.export.default_decompositions().items()),
+        **dict(table.items()),
         _aten.squeeze.dims: squeeze_dims,
         _aten.split_with_sizes.default: split_with_sizes,
     }

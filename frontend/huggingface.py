@@ -17,6 +17,7 @@ from .errors import FrontendError
 
 DTYPES = {"checkpoint": "auto", "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _PREFIX = "model."
+_check: Any = torch._check
 
 
 def load(folder: str | Path, dtype: str = "checkpoint") -> Decoder:
@@ -31,8 +32,9 @@ def load(folder: str | Path, dtype: str = "checkpoint") -> Decoder:
     """
     if dtype not in DTYPES:
         raise FrontendError(f"--dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    loader: Any = AutoModelForCausalLM
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = loader.from_pretrained(
             folder,
             dtype=DTYPES[dtype],
             attn_implementation="sdpa",
@@ -91,14 +93,14 @@ class _Step(nn.Module):
         batch, query = input_ids.shape
         past = keys[0].shape[2]
         for tensor in (*keys, *values):
-            torch._check(tensor.shape[0] == batch)
-            torch._check(tensor.shape[2] == past)
-        torch._check(position_ids.shape[0] == batch)
-        torch._check(position_ids.shape[1] == query)
-        torch._check(attention_mask.shape[0] == batch)
-        torch._check(attention_mask.shape[2] == query)
-        torch._check(attention_mask.shape[3] == past + query)
-        cache = DynamicCache(config=self.model.config)
+            _check(tensor.shape[0] == batch)
+            _check(tensor.shape[2] == past)
+        _check(position_ids.shape[0] == batch)
+        _check(position_ids.shape[1] == query)
+        _check(attention_mask.shape[0] == batch)
+        _check(attention_mask.shape[2] == query)
+        _check(attention_mask.shape[3] == past + query)
+        cache: Any = DynamicCache(config=self.model.config)
         for layer, key, value in zip(cache.layers, keys, values, strict=True):
             # Set, not updated: an update would join an empty tensor first.
             layer.keys, layer.values, layer.is_initialized = key, value, True
@@ -114,7 +116,7 @@ class _Step(nn.Module):
 
 def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """(heads, width) of keys and values, by layer."""
-    layers = DynamicCache(config=model.config).layers
+    layers: list[Any] = DynamicCache(config=model.config).layers
     for index, layer in enumerate(layers):
         if layer.is_sliding:
             raise FrontendError(
@@ -125,7 +127,7 @@ def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         if type(layer) is not DynamicLayer:
             raise FrontendError(f"layer {index} of the model keeps a {type(layer).__name__}, not a plain cache")
     # Read off a call: the heads and widths of a cache are not always those of the config.
-    cache = DynamicCache(config=model.config)
+    cache: Any = DynamicCache(config=model.config)
     with torch.no_grad():
         model(input_ids=torch.zeros(1, 1, dtype=torch.long), cache=cache, use_cache=True)
     filled = [(layer.keys, layer.values) for layer in cache.layers]

@@ -17,7 +17,7 @@ from snapcc.compiler.dialect import kv
 from .decoder import Decoder
 
 
-class _NamedWeights(FxImporterHooks):
+class _NamedWeights(FxImporterHooks):  # type: ignore[misc]  # torch-mlir is not typed
     """Gives a ``kv.parameter`` for every weight of more than one element."""
 
     def __init__(self, decoder: Decoder) -> None:
@@ -34,7 +34,7 @@ class _NamedWeights(FxImporterHooks):
             loc=ir.Location.name(name, context=context),
             ip=ir.InsertionPoint(gni._b),
         )
-        return operation.value  # type: ignore[no-any-return]
+        return operation.value
 
 
 def import_functions(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 
 from .errors import FrontendError

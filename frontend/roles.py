@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch.export.graph_signature import InputKind, SymIntArgument, TensorArgument
 from torch.fx import Node

@@ -27,7 +27,7 @@ from torch.export.graph_signature import (
     OutputSpec,
     TensorArgument,
 )
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import DecompositionInterpreter
 
 from .decompositions import OWN, core_aten
@@ -88,7 +88,7 @@ class Specialiser:
             elif node.op == "call_function":
                 values[node] = self._call(graph, node, values)
             elif node.op == "output":
-                outputs = tuple(torch.fx.map_arg(node.args[0], values.__getitem__))
+                outputs = tuple(_mapped(node.args[0], values))
                 graph.output(outputs)
         graph.eliminate_dead_code()
         graph.lint()
@@ -112,7 +112,7 @@ class Specialiser:
         return placeholder
 
     def _call(self, graph: Graph, node: Node, values: dict[Node, Any]) -> Any:
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        args, kwargs = _mapped((node.args, node.kwargs), values)
         if node.target is _aten._assert_scalar.default and args[0] is False:
             raise FrontendError(f"the program refuses these lengths ({source_of(node)}): {args[1]}")
         if node.target in _ASSERTIONS:
@@ -150,7 +150,7 @@ class Specialiser:
             copied.meta = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
             copied.meta["val"] = child.meta["val"]
             inner[child] = copied
-        return torch.fx.map_arg(piece.output, inner.__getitem__)
+        return _mapped(piece.output, inner)
 
     def _piece(self, node: Node, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
         key = (node.target, str(structure), tuple(_description(leaf) for leaf in leaves))
@@ -159,9 +159,10 @@ class Specialiser:
         return self._pieces[key]
 
     def _decompose(self, node: Node, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
-        op = OWN.get(node.target, node.target)
+        op: Any = OWN.get(node.target, node.target)
         call, piece = Graph(), Graph()
-        filled, operands = [], []
+        filled: list[Any] = []
+        operands: list[torch.Tensor] = []
         for leaf in leaves:
             if isinstance(leaf, Node):
                 value = leaf.meta["val"]
@@ -172,7 +173,7 @@ class Specialiser:
                 filled.append(leaf)
         args, kwargs = pytree.tree_unflatten(filled, structure)
         call.output(call.create_node("call_function", dispatch_functionalize(op), args, kwargs))
-        interpreter = DecompositionInterpreter(torch.nn.Module(), piece, self._table, graph=call)
+        interpreter = DecompositionInterpreter(GraphModule({}, call), piece, self._table)
         interpreter.extra_traceback = False
         try:
             with self._mode, torch.no_grad():
@@ -201,7 +202,7 @@ class Specialiser:
                 [spec.arg for spec in results],
                 call.in_spec,
                 call.out_spec,
-                self._program.module_call_graph[0].signature.forward_arg_names,  # type: ignore[union-attr]
+                self._program.module_call_graph[0].signature.forward_arg_names,
             ),
         )
         return ExportedProgram(
@@ -227,6 +228,10 @@ def _reads_value(node: Node) -> bool:
 def _is_off(node: Node, args: tuple[Any, ...]) -> bool:
     # Attention refuses dropout where it is decomposed.
     return node.target in OWN or (node.target is _aten.dropout.default and not args[2])
+
+
+def _mapped(args: Any, values: dict[Node, Any]) -> Any:
+    return torch.fx.map_arg(args, values.__getitem__)
 
 
 def _values(args: Any) -> Any:

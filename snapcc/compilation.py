@@ -58,7 +58,8 @@ def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
             raise UsageError(f"--prompt was given, but the program has no prefill: {decoder.prefill_refusal}")
         progress.note(f"decode only, a prompt goes through it token by token: {decoder.prefill_refusal}")
         return Choice(policy, (), bound)
-    prompts = choose_prompts(options.prompts, policy.slots, bound)
+    longest = bound if decoder.query.upper is None else min(bound, decoder.query.upper)
+    prompts = choose_prompts(options.prompts, policy.slots, longest)
     progress.note(f"prompts of up to {', '.join(map(str, prompts))} tokens; batch {options.batch}")
     return Choice(policy, prompts, bound)
 

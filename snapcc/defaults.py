@@ -78,22 +78,22 @@ def choose_policy(wishes: Wishes, context: int | None, past: int | None = None) 
     return policy, f"{policy.slots} slots ({reason}): sink {sink}, recent {recent}, topk {topk}, window {window}"
 
 
-def choose_prompts(asked: tuple[int, ...] | None, slots: int, max_positions: int) -> tuple[int, ...]:
+def choose_prompts(asked: tuple[int, ...] | None, slots: int, longest: int) -> tuple[int, ...]:
     """The prompt lengths to compile, ascending: what was asked for, or 128, 1,024 and min(context, 4 C) tokens.
 
     Args:
         asked: what the user asked for.
         slots: C.
-        max_positions: no position may reach it: the context, where the model has one.
+        longest: the longest prompt that the program can take.
 
     Raises:
-        UsageError: a length below 1, or beyond ``max_positions``.
+        UsageError: a length below 1, or beyond ``longest``.
     """
     if asked is None:
-        return tuple(sorted({min(length, max_positions) for length in (*PROMPTS, 4 * slots)}))
+        return tuple(sorted({min(length, longest) for length in (*PROMPTS, 4 * slots)}))
     for length in asked:
-        if not 1 <= length <= max_positions:
-            raise UsageError(f"a prompt length must lie in 1 to {max_positions}, the program's positions, got {length}")
+        if not 1 <= length <= longest:
+            raise UsageError(f"a prompt length must lie in 1 to {longest}, which the program can take, got {length}")
     return tuple(sorted(set(asked)))
 
 

@@ -95,8 +95,8 @@ def words(content: dict[str, Any]) -> str:
     lines += [f"  phase      {phase:<7} {path}" for phase, path in content["phases"].items()]
     if content["plan"] is not None:
         lines += [
-            f"  plan       {tier['tier']:<5} {tier['bytes']:>15,} bytes in {tier['tensors']:,} tensors, "
-            f"{tier['share']:.1%} of {tier['capacity']:,}"
+            f"  plan       {tier['tier']:<5} {tier['peak']:>15,} of {tier['capacity']:,} bytes at most "
+            f"({tier['share']:.1%}), {tier['tensors']:,} tensors"
             for tier in content["plan"]["tiers"]
         ]
     return "\n".join(lines)

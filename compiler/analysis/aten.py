@@ -70,9 +70,7 @@ _KINDS = {"torch.prims.convert_element_type": Kind.POINTWISE} | {
     for name in names.split()
 }
 
-IDENTITIES = frozenset(
-    f"torch.aten.{name}" for name in ("alias", "clone", "contiguous", "detach", "lift_fresh_copy")
-)
+IDENTITIES = frozenset(f"torch.aten.{name}" for name in ("alias", "clone", "contiguous", "detach", "lift_fresh_copy"))
 """Ops whose result has the value of their first operand."""
 
 
@@ -135,10 +133,10 @@ def integers_operand(operation: ir.Operation, index: int) -> list[int]:
         NotConstant: one of them is computed.
     """
     value = constant(operation.operands[index])
-    values = value if isinstance(value, list) else [value]
-    if not all(isinstance(v, int) for v in values):
+    values = [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, int)]
+    if (isinstance(value, list) and len(values) != len(value)) or not isinstance(value, list | int):
         raise NotConstant
-    return [int(v) for v in values]
+    return values
 
 
 def axis_operand(operation: ir.Operation, index: int, rank: int) -> int:

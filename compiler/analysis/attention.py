@@ -200,10 +200,14 @@ def cache_operand(product: ir.Operation, side: int, axes: Axes, evaluator: Evalu
     keys = [axis for group in dims for axis in group if axis.follows is Follows.KEY]
     if len(keys) != 1:
         lost = axes.lost(value, Follows.KEY)
-        raise lost.refusal() if lost is not None else Refusal(
-            product,
-            f"attention weights over one cache meet values with {len(keys)} cache axes",
-            "multiply the weights with the cached values",
+        raise (
+            lost.refusal()
+            if lost is not None
+            else Refusal(
+                product,
+                f"attention weights over one cache meet values with {len(keys)} cache axes",
+                "multiply the weights with the cached values",
+            )
         )
     (key,) = keys
     key_at = dimension_of(dims, key)

@@ -298,9 +298,7 @@ class Axes:
         for group, count in zip(padded, times, strict=True):
             if count > 1:
                 self._cut(op, group, "repeats")
-        return tuple(
-            (*self._fresh(count, Follows.COPY), *group) for group, count in zip(padded, times, strict=True)
-        )
+        return tuple((*self._fresh(count, Follows.COPY), *group) for group, count in zip(padded, times, strict=True))
 
     def _regroup(self, op: ir.Operation, axes: list[Axis], shape: list[int]) -> Dims:
         """The dims of a reshape: axes stay in order, and a plain one is split where a boundary cuts it."""

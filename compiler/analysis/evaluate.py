@@ -150,7 +150,9 @@ def literal(producer: ir.Operation) -> torch.Tensor:
 
     attribute = producer.attributes["value"]
     kind = element_of(producer.results[0].type)
-    dtype = {"f32": "float32", "f64": "float64", "si64": "int64", "si32": "int32", "i1": "bool", "ui8": "uint8"}.get(kind)
+    dtype = {"f32": "float32", "f64": "float64", "si64": "int64", "si32": "int32", "i1": "bool", "ui8": "uint8"}.get(
+        kind
+    )
     if dtype is None or not isinstance(attribute, ir.DenseElementsAttr):
         raise NotConstant
     shape = shape_of(producer.results[0].type)

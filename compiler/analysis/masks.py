@@ -71,8 +71,12 @@ def _queries_by_keys(hidden: torch.Tensor, mask: Mask, key: Axis, query: Axis, a
     shape, dims = shape_of(result.type), axes.of[result]
     if query.size > 1 and not any(query in group for group in dims):
         lost = axes.lost(result, Follows.QUERY)
-        raise lost.refusal() if lost is not None else Refusal(
-            mask.operation, "masked logits have no axis of the query tokens", "mask logits of queries and keys"
+        raise (
+            lost.refusal()
+            if lost is not None
+            else Refusal(
+                mask.operation, "masked logits have no axis of the query tokens", "mask logits of queries and keys"
+            )
         )
     order = [i for i, group in enumerate(dims) if key not in group and query not in group]
     table = hidden.expand(shape)
@@ -86,9 +90,7 @@ def _queries_by_keys(hidden: torch.Tensor, mask: Mask, key: Axis, query: Axis, a
     last = [dimension_of(dims, key)] if query.size == 1 else [dimension_of(dims, query), dimension_of(dims, key)]
     table = table.permute([*order, *last]).reshape(-1, query.size, key.size)
     if not bool((table == table[:1]).all()):
-        raise Refusal(
-            mask.operation, "a mask differs between rows or heads", "use one mask for all rows and heads"
-        )
+        raise Refusal(mask.operation, "a mask differs between rows or heads", "use one mask for all rows and heads")
     return table[0]
 
 
@@ -104,7 +106,9 @@ def _number(value: ir.Value, evaluator: Evaluator) -> float:
 def _undecided(stop: NotEvaluable) -> tuple[str, str]:
     block = stop.value.owner
     if isinstance(block, ir.Block):
-        entry = argument_attributes(block.owner.operation)[list(body(block.owner.operation).arguments).index(stop.value)]
+        entry = argument_attributes(block.owner.operation)[
+            list(body(block.owner.operation).arguments).index(stop.value)
+        ]
         name = entry.get("kv.name", "?")
         return (
             f"a mask on the logits depends on the input '{name}', whose meaning is not known",

@@ -15,7 +15,6 @@ from torch_mlir.dialects._ods_common import _cext
 
 from .types import element_of, is_tensor, shape_of
 
-
 # without it the bindings look for a module torch_mlir.dialects.kv, in vain, at every kv op that they wrap
 _cext.globals.append_dialect_search_prefix("snapcc.compiler.dialect")
 
@@ -126,7 +125,7 @@ class ParameterOp(Kv.Operation, name="parameter", traits=[ext.Pure]):
 
     @staticmethod
     def verify_invariants(op: Any) -> bool:
-        return _tensors(op) and (string(op, "parameter") != "" or _fail(op, "parameter must name a weight, got \"\""))
+        return _tensors(op) and (string(op, "parameter") != "" or _fail(op, 'parameter must name a weight, got ""'))
 
 
 class AppendOp(Kv.Operation, name="append", traits=[ext.Pure]):
@@ -190,12 +189,9 @@ class AttentionOp(Kv.Operation, name="attention", traits=[ext.Pure]):
             _require(op, "k's shape", k, "[B, H, T, Dk] of q", [b, h, t, dk])
             and _require(op, "v's shape", v[:3], "[B, H, T, ..] of k", [b, h, t])
             and (
-                len(op.operands) < 4
-                or _require(op, "visible's shape", shape_of(op.operands[3].type), "[B, T]", [b, t])
+                len(op.operands) < 4 or _require(op, "visible's shape", shape_of(op.operands[3].type), "[B, T]", [b, t])
             )
-            and _require(
-                op, "the result's shape", shape_of(op.results[0].type), "[B, H, G, Q, Dv]", [b, h, g, n, v[3]]
-            )
+            and _require(op, "the result's shape", shape_of(op.results[0].type), "[B, H, G, Q, Dv]", [b, h, g, n, v[3]])
         )
 
 
@@ -282,9 +278,7 @@ class ScatterOp(Kv.Operation, name="scatter", traits=[ext.Pure]):
             and _require(op, "places' element type", element_of(op.operands[1].type), "i32", "i32")
             and _require(op, "mask's shape", mask, "[U] of places", places[:1])
             and _require(op, "mask's element type", element_of(op.operands[2].type), "i1", "i1")
-            and _require(
-                op, "updates' shape", updates, "U rows of the target", [places[0], *target[places[1] :]]
-            )
+            and _require(op, "updates' shape", updates, "U rows of the target", [places[0], *target[places[1] :]])
         )
 
 

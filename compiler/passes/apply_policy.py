@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,7 +33,7 @@ from ..dialect.kv import (
     index_attribute,
     number,
 )
-from ..dialect.policy import PoolKind, Policy, Score
+from ..dialect.policy import Policy, PoolKind, Score
 from ..dialect.types import element_of, shape_of, vtensor
 from .dead_code import erase_dead
 from .select_last import LENGTH
@@ -92,6 +93,7 @@ class ApplyPolicy:
         return Policy(self.sink, self.recent, self.topk, self.window, pool, self.pool_size, score)
 
     def run(self, module: ir.Operation) -> None:
+        """Rewrites the module."""
         policy = self.policy
         raised = [f for f in functions(module).values() if past_length(f) is not None]
         decode = [f for f in raised if past_length(f) != 0]
@@ -137,7 +139,9 @@ class _Rewriter:
         self.entries = argument_attributes(function)
 
     def argument(self, role: str) -> list[ir.Value]:
-        return [a for a, e in zip(body(self.function).arguments, self.entries, strict=False) if e.get("kv.role") == role]
+        return [
+            a for a, e in zip(body(self.function).arguments, self.entries, strict=False) if e.get("kv.role") == role
+        ]
 
     def add_argument(self, name: str, type_: ir.Type) -> ir.Value:
         self.entries.append({"kv.name": name, "kv.role": name})
@@ -176,7 +180,7 @@ class _Rewriter:
             if any(True for _ in block.arguments[at].uses):
                 raise Refusal(
                     self.function,
-                    f"the input '{self.entries[at].get('kv.name')}' is used, but is no tokens, positions, mask or cache",
+                    f"the input '{self.entries[at].get('kv.name')}' is used and is no tokens, positions, mask or cache",
                     "make it a constant of the model, or say with --input what it is",
                 )
             self._drop(at)
@@ -257,7 +261,6 @@ class _Decode(_Rewriter):
         grown.replace_all_uses_with(updated)
 
 
-
 class _Prefill(_Rewriter):
     def __init__(self, function: ir.Operation, policy: Policy, states: States) -> None:
         super().__init__(function, policy)
@@ -278,7 +281,7 @@ class _Prefill(_Rewriter):
             cache.append.results[0].replace_all_uses_with(cache.append.operands[1])
         operations = [view.operation for view in block.operations]
         # right behind the attention, so that a layer's queries, keys and values need not live on
-        behind = dict(zip(operations, operations[1:], strict=False))
+        behind = dict(itertools.pairwise(operations))
         selections: dict[ir.Operation, ir.Value] = {}
         for cache in found:
             anchor = behind[cache.reader]
@@ -358,9 +361,7 @@ class _Prefill(_Rewriter):
         kept = [self.policy.slots if i == cache.axis else d for i, d in enumerate(given)]
         self._write(cache.name, builder.view(slots, kept), row, cache.append.location, before)
 
-    def _write(
-        self, state: str, value: ir.Value, row: ir.Value, location: ir.Location, before: ir.Operation
-    ) -> None:
+    def _write(self, state: str, value: ir.Value, row: ir.Value, location: ir.Location, before: ir.Operation) -> None:
         type_ = self.states[state]
         written = WriteRowOp(self.load(state, type_), value, row, type_, loc=location, ip=ir.InsertionPoint(before))
         self.store(state, written.written, location, before)

@@ -35,6 +35,7 @@ class CheckAxis:
     name: ClassVar[str] = "kv-check-axis"
 
     def run(self, module: ir.Operation) -> None:
+        """Checks the module."""
         for function in functions(module).values():
             roles = {entry.get("kv.role") for entry in argument_attributes(function)}
             if "cache" not in roles:

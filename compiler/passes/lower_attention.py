@@ -168,7 +168,11 @@ def _prefill(op: ir.Operation, most: int) -> str:
     wide_k, y = _f32(element, "y")
     wide_v, z = _f32(element, "z")
     narrow, out = _narrow(element, "sum")
-    q4, k3, v3 = f"tensor<{rows}x{g}x{n}x{d}x{element}>", f"tensor<{rows}x{n}x{d}x{element}>", f"tensor<{rows}x{n}x{dv}x{element}>"
+    q4, k3, v3 = (
+        f"tensor<{rows}x{g}x{n}x{d}x{element}>",
+        f"tensor<{rows}x{n}x{d}x{element}>",
+        f"tensor<{rows}x{n}x{dv}x{element}>",
+    )
     q_block, keys, values = (
         f"tensor<{rows}x{g}x{size}x{d}x{element}>",
         f"tensor<{rows}x?x{d}x{element}>",

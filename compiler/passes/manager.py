@@ -132,7 +132,7 @@ def split_pipeline(text: str) -> list[str]:
 _INVOCATION = re.compile(r"^(?P<name>[\w.-]+)(?:\{(?P<options>.*)\})?$", re.DOTALL)
 
 
-def parse_pipeline(text: str, passes: Sequence[type]) -> list[Step]:
+def parse_pipeline(text: str, passes: Sequence[type[Pass]]) -> list[Step]:
     """Steps from ``builtin.module(...)``, or from its inside; options as ``name{key=value key=value}``.
 
     Raises:

@@ -36,6 +36,7 @@ class RaiseAppend:
     name: ClassVar[str] = "kv-raise-append"
 
     def run(self, module: ir.Operation) -> None:
+        """Rewrites the module."""
         for function in functions(module).values():
             caches = {
                 entry["kv.name"]: argument

@@ -62,6 +62,7 @@ class RaiseAttention:
     name: ClassVar[str] = "kv-raise-attention"
 
     def run(self, module: ir.Operation) -> None:
+        """Rewrites the module."""
         for function in functions(module).values():
             if any(entry.get("kv.role") == "cache" for entry in argument_attributes(function)):
                 self._raise(function)

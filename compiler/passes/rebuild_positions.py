@@ -61,6 +61,7 @@ class RebuildPositions:
     name: ClassVar[str] = "kv-rebuild-positions"
 
     def run(self, module: ir.Operation) -> None:
+        """Rewrites the module."""
         found = functions(module)
         decodes = [f for n, f in found.items() if n != PROBE and past_length(f) not in (None, 0)]
         if len(decodes) != 1 or PROBE not in found:
@@ -138,8 +139,8 @@ class _Rebuild:
                 users = [use.owner.operation for result in op.results for use in result.uses]
                 self._refuse(
                     users[0] if users and op.name.startswith("torch.constant") else op,
-                    f"uses a number that depends on the cache's length: {op.attributes[name]} at {self._past} cached tokens, "
-                    f"{other.attributes[name]} at {self._probe_past}",
+                    f"uses a number that depends on the cache's length: {op.attributes[name]} at {self._past} "
+                    f"cached tokens, {other.attributes[name]} at {self._probe_past}",
                 )
 
     def _same_extents(self, op: ir.Operation, value: ir.Value, twin: ir.Value) -> None:
@@ -194,7 +195,7 @@ class _Rebuild:
     # --- classification
 
     def _visit(self, op: ir.Operation) -> None:
-        if op.results and all(r in self._constants for r in op.results) or op.name == "torch.prim.ListConstruct":
+        if (op.results and all(r in self._constants for r in op.results)) or op.name == "torch.prim.ListConstruct":
             return
         for value in tensor_operands(op):
             if value in self._constants:

@@ -59,6 +59,7 @@ class SelectLast:
     name: ClassVar[str] = "kv-select-last"
 
     def run(self, module: ir.Operation) -> None:
+        """Rewrites the module."""
         for function in functions(module).values():
             axes = Axes(function)
             past = [
@@ -222,5 +223,3 @@ class _Narrowing:
             [value, builder.integer(at), self._index],
             vtensor(shape, element_of(value.type)),
         )
-
-

@@ -46,9 +46,7 @@ class TorchBuilder:
 
     def integers(self, values: Sequence[int]) -> ir.Value:
         """A ``!torch.list<int>``."""
-        return self.op(
-            "torch.prim.ListConstruct", [self.integer(v) for v in values], ir.Type.parse("!torch.list<int>")
-        )
+        return self.op("torch.prim.ListConstruct", [self.integer(v) for v in values], ir.Type.parse("!torch.list<int>"))
 
     def tensors(self, values: Sequence[ir.Value]) -> ir.Value:
         """A ``!torch.list<vtensor>``."""
@@ -58,9 +56,7 @@ class TorchBuilder:
         """``value`` with another shape; itself where that is the shape it has."""
         if shape_of(value.type) == list(shape):
             return value
-        return self.op(
-            "torch.aten.view", [value, self.integers(shape)], vtensor(shape, element_of(value.type))
-        )
+        return self.op("torch.aten.view", [value, self.integers(shape)], vtensor(shape, element_of(value.type)))
 
     def permute(self, value: ir.Value, order: Sequence[int]) -> ir.Value:
         """``value`` with its dimensions in another order; itself where that is the order they have."""
@@ -77,6 +73,4 @@ class TorchBuilder:
         """``value + amount``; itself for 0."""
         if amount == 0:
             return value
-        return self.op(
-            "torch.aten.add.Scalar", [value, self.integer(amount), self.integer(1)], value.type
-        )
+        return self.op("torch.aten.add.Scalar", [value, self.integer(amount), self.integer(1)], value.type)

@@ -9,8 +9,8 @@ from compiled import assert_equals_oracle
 from decoders import GOOD, PLAIN, REFUSED, Decoder, Refused
 
 import snapcc
-from snapcc.compiler.dialect.policy import Policy
 from snapcc.compiler.diagnostics import Refusal
+from snapcc.compiler.dialect.policy import Policy
 from snapcc.runtime.reference import Reference
 
 OPTIONS = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3, "prompts": (48,)}

@@ -66,7 +66,14 @@ def test_bf16_agrees_within_its_precision(tmp_path: Path) -> None:
 
 
 def test_other_families_of_the_same_shape(tmp_path: Path) -> None:
-    from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        MistralConfig,
+        MistralForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
     sizes = {
         "vocab_size": 256,

@@ -90,7 +90,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("change", [None, shift_slots, hide_a_slot, misplace_a_row], ids=lambda c: getattr(c, "__name__", "none"))
+@pytest.mark.parametrize(
+    "change", [None, shift_slots, hide_a_slot, misplace_a_row], ids=lambda c: getattr(c, "__name__", "none")
+)
 def test_the_comparison_notices(
     change: Callable[[ir.Operation], None] | None, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

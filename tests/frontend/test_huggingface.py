@@ -22,6 +22,7 @@ SMALL = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
 }
+TIED = {"tie_word_embeddings": True}
 FAMILIES = {
     "llama": ("Llama", {}),
     "smollm2": (
