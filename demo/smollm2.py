@@ -80,6 +80,7 @@ def read_config(reader: GGUFReader, dtype: str) -> LlamaConfig:
 
 def read_weights(reader: GGUFReader, config: LlamaConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Every weight under its name in transformers; the output head is tied to the embedding and left out."""
+    head_width = config.hidden_size // config.num_attention_heads
     weights = {}
     for tensor in reader.tensors:
         array = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
@@ -89,8 +90,7 @@ def read_weights(reader: GGUFReader, config: LlamaConfig, dtype: torch.dtype) ->
             _, layer, kind, _ = tensor.name.split(".")
             name = f"model.layers.{layer}.{IN_LAYER[kind]}.weight"
             if kind in ("attn_q", "attn_k"):
-                heads = config.num_attention_heads if kind == "attn_q" else config.num_key_value_heads
-                array = half_split_rows(array, heads)
+                array = half_split_rows(array, array.shape[0] // head_width)
         weights[name] = torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
     return weights
 
@@ -116,7 +116,8 @@ def read_tokenizer(reader: GGUFReader) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
-    fast = PreTrainedTokenizerFast(
+    make: Any = PreTrainedTokenizerFast
+    fast: PreTrainedTokenizerFast = make(
         tokenizer_object=tokenizer,
         bos_token="<|im_start|>",
         eos_token="<|im_end|>",
@@ -154,7 +155,8 @@ def write(folder: Path, dtype: str) -> None:
     step(f"writing {sum(w.numel() * w.element_size() for w in weights.values()) / 1e6:.0f} MB of weights")
     save_file(weights, beside / "model.safetensors", metadata={"format": "pt"})
     config.save_pretrained(beside)
-    GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=2).save_pretrained(beside)
+    generation: Any = GenerationConfig
+    generation(bos_token_id=1, eos_token_id=2, pad_token_id=2).save_pretrained(beside)
     step("writing the tokenizer")
     read_tokenizer(reader).save_pretrained(beside)
     shutil.rmtree(folder, ignore_errors=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,9 @@ from torch.fx import Graph, GraphModule, Node
 from .errors import FrontendError
 
 _ops: Any = torch.ops
-# Regions that change nothing but autograd's bookkeeping, with the position of their body among the arguments.
-_GRAD_MODE = _ops.higher_order.wrap_with_set_grad_enabled
+# Regions of a graph that are run as they stand, with the position of their body among the arguments.
 _AUTOCAST = _ops.higher_order.wrap_with_autocast
+_REGIONS = {_ops.higher_order.wrap_with_set_grad_enabled: 1, _AUTOCAST: 4}
 # In place by name, the identity by effect: it only cuts autograd's history.
 _IDENTITIES = (_ops.aten.detach_.default,)
 
@@ -42,6 +43,7 @@ def flatten(program: ExportedProgram) -> FlatProgram:
         FrontendError: the program writes to a buffer or to an input, or branches or loops in its graph.
     """
     signature, module = program.graph_signature, program.graph_module
+    _refuse_control_flow(module)
     if _needs_functionalisation(module):
         with warnings.catch_warnings():  # torch.export warns about its own tree specs
             warnings.simplefilter("ignore", FutureWarning)
@@ -60,9 +62,11 @@ def flatten(program: ExportedProgram) -> FlatProgram:
 
 def source_of(node: Node) -> str:
     """``file.py:line`` of the user's code that a node comes from, or its name where that is not known."""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    own = [f for f in frames if "/site-packages/" not in f[0]] or frames
-    return f"{own[-1][0]}:{own[-1][1]}" if own else f"the node {node.name}"
+    found = re.findall(r'File "([^"<]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    frames = [f"{file}:{line}" for file, line in found]
+    own = [frame for frame in frames if "/site-packages/" not in frame]
+    library = [frame for frame in frames if "/site-packages/torch/" not in frame]
+    return (own or library or frames or [f"the node {node.name}"])[-1]
 
 
 def _copy(graph: Graph, module: GraphModule, node: Node, values: dict[Node, Any]) -> None:
@@ -88,26 +92,33 @@ def _copy(graph: Graph, module: GraphModule, node: Node, values: dict[Node, Any]
 
 
 def _region(node: Node) -> tuple[Node, tuple[Any, ...]]:
-    body = {_GRAD_MODE: 1, _AUTOCAST: 4}.get(node.target)
-    if body is None:
-        raise FrontendError(
-            f"the model uses {node.target} ({source_of(node)}), which is not supported: "
-            "write it without branches and loops that depend on tensors"
-        )
+    body = _REGIONS[node.target]
     return node.args[body], tuple(node.args[body + 1 :])  # type: ignore[return-value]
 
 
 def _needs_functionalisation(module: GraphModule) -> bool:
-    for graph_module in module.modules():
-        if not isinstance(graph_module, GraphModule):
-            continue
-        for node in graph_module.graph.nodes:
-            if node.target is _AUTOCAST and node.args[2]:
-                return True
-            op = node.target
-            if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable and op not in _IDENTITIES:
-                return True
+    for node in _nodes(module):
+        if node.target is _AUTOCAST and node.args[2]:
+            return True
+        op = node.target
+        if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable and op not in _IDENTITIES:
+            return True
     return False
+
+
+def _refuse_control_flow(module: GraphModule) -> None:
+    for node in _nodes(module):
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target not in _REGIONS:
+            raise FrontendError(
+                f"the model uses {node.target} ({source_of(node)}), which is not supported: "
+                "write it without branches and loops that depend on tensors"
+            )
+
+
+def _nodes(module: GraphModule) -> Iterator[Node]:
+    for graph_module in module.modules():
+        if isinstance(graph_module, GraphModule):
+            yield from graph_module.graph.nodes
 
 
 def _refuse_mutation(signature: ExportGraphSignature) -> None:

@@ -63,7 +63,7 @@ def _name_arguments(context: ir.Context, function: Any, program: ExportedProgram
     caches = {c.output_index: c.name for c in decoder.caches}
     outputs = [s.arg for s in program.graph_signature.output_specs if s.kind is OutputKind.USER_OUTPUT]
     results = [
-        "logits" if index == decoder.logits else caches.get(index, getattr(arg, "name", f"output_{index}"))
+        "logits" if index == decoder.logits else caches.get(index, arg.name or f"output_{index}")
         for index, arg in enumerate(outputs)
     ]
     with context:

@@ -179,6 +179,9 @@ class AttentionOp(Kv.Operation, name="attention", traits=[ext.Pure]):
         q, k, v = (shape_of(o.type) for o in list(op.operands)[:3])
         if (len(q), len(k), len(v)) != (5, 4, 4):
             return _fail(op, f"q, k, v must have ranks 5, 4, 4, got {len(q)}, {len(k)}, {len(v)}")
+        elements = [element_of(o.type) for o in list(op.operands)[:3]]
+        if len(set(elements)) != 1:
+            return _fail(op, f"q, k, v must have one element type, got {', '.join(elements)}")
         b, h, g, n, dk = q
         t = k[2]
         if number(op, "softcap") < 0:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch_mlir import ir
 
-from ..diagnostics import Refusal
 from ..dialect.kv import integer, number
-from ..dialect.types import shape_of
+from ..dialect.types import element_of, shape_of
 from .template import call_template, operations, replace
 
 
@@ -17,238 +17,471 @@ from .template import call_template, operations, replace
 class LowerAttention:
     """``kv.attention`` to linalg, without repeating keys and values for the query group.
 
-    Applies to the op on builtin tensors. With visible slots (decode) or no mask: products, a softmax in f32 and a
-    product with the values, all keys at once; an invisible slot is selected away in both. Causal (prefill): the same
-    in a loop over blocks of at most ``block`` queries, each over the keys up to its own end, so that memory grows
-    with the prompt and not with its square. Products add up in f32 whatever the element type.
+    Applies to the op on builtin tensors. Three steps, in f32 whatever the element type: the products of queries and
+    keys, the weights ``exp(logit - maximum)``, and the products of weights and values, divided by the weights' sum. A
+    key that a query does not see has weight zero, and where ``visible`` hides keys their values are selected away
+    too, so that no byte of a hidden slot is ever used. A query that sees nothing gives zeros.
+
+    One query token (decode) takes all keys at once, without a copy of a cache or a temporary of its size. More
+    (prefill) go ``block`` tokens at a time through a loop, each block with the keys up to its own end where the
+    attention is causal: memory grows with the prompt and not with its square, and the program does not grow. Where
+    ``block`` does not divide the tokens, the last block starts early and gives some of them again.
+
+    A ``linalg.transpose`` that brought k or v from a cache's own layout is read through: nothing is transposed.
+
+    The shapes serve IREE on a CPU, with its data tiling or without. It re-lays-out the operands of a product of one
+    row axis and one key axis, which copies a cache in every decode step and does not compile where the number of keys
+    is dynamic; of a product with two it does not. Masks stand inside the reductions over the logits, since masked
+    logits would be one more pass over memory.
 
     Before::
 
-        %o = "kv.attention"(%q, %k, %v) {causal = true, scale = 0.125 : f64, softcap = 0.0 : f64}
+        %o = "kv.attention"(%q, %k, %v) {causal = 1 : i64, scale = 0.125 : f64, softcap = 0.0 : f64}
 
-    After::
+    After (the call of a private function, which MLIR's ``inline`` opens)::
 
-        %o = scf.for %i = %c0 to %n step %block iter_args(%done = %empty) {
-          %keys = tensor.extract_slice %k[0, 0, 0] [H, %end, D] [1, 1, 1]
-          ... linalg.generic, linalg.softmax, linalg.generic ...
-          tensor.insert_slice %rows into %done
+        %o = scf.for %first = %c0 to %c1024 step %c128 iter_args(%done = %empty) -> (tensor<1x3x3x1024x64xf32>) {
+          %queries = tensor.extract_slice %q[0, 0, 0, %first, 0] [1, 3, 3, 128, 64] [1, 1, 1, 1, 1]
+          %keys = tensor.extract_slice %k[0, 0, 0, 0] [1, 3, %end, 64] [1, 1, 1, 1]
+          %values = tensor.extract_slice %v[0, 0, 0, 0] [1, 3, %end, 64] [1, 1, 1, 1]
+          %dots = linalg.generic ins(%queries, %keys) ... -> tensor<1x3x128x3x?xf32>
+          ... %maximum, %weights, %total, %mixed, %out = linalg.generic ...
+          %more = tensor.insert_slice %out into %done[0, 0, 0, %first, 0] [1, 3, 3, 128, 64] [1, 1, 1, 1, 1]
+          scf.yield %more
+        }
+
+    See tests/lit/lower/attention.mlir.
     """
 
     block: int = 128
     name: ClassVar[str] = "kv-lower-attention"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrites the module."""
+        """Rewrites the module.
+
+        Raises:
+            ValueError: ``block`` is less than 1.
+        """
+        if self.block < 1:
+            raise ValueError(f"block must be at least 1, got {self.block}")
         for op in operations(module, "kv.attention"):
-            causal = integer(op, "causal") != 0
-            if causal and len(op.operands) > 3:
-                raise Refusal(op, "causal attention with a mask is not lowered", "drop the mask")
-            text = _prefill(op, self.block) if causal else _decode(op)
-            replace(op, call_template(op, "kv_attention", text, list(op.operands), [op.results[0].type]))
+            task = _Task.of(op)
+            text = _one_token(task) if task.extents["n"] == 1 else _blocks(task, self.block)
+            replace(op, call_template(op, "kv_attention", text, task.operands, [op.results[0].type]))
 
 
-def _f32(element: str, name: str) -> tuple[str, str]:
-    """The line that widens ``%name`` to f32, and the name of the result."""
-    if element == "f32":
-        return "", f"%{name}"
-    return f"%{name}_wide = arith.extf %{name} : {element} to f32", f"%{name}_wide"
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """What one op asks for.
+
+    Axes are letters: b row, h KV head, g query head of the group, n query token, u key, d and e the features of keys
+    and of values.
+    """
+
+    operands: list[ir.Value]
+    k_axes: str
+    v_axes: str
+    extents: dict[str, int]
+    element: str
+    causal: bool
+    scale: float
+    softcap: float
+    result: ir.Type
+
+    @staticmethod
+    def of(op: ir.Operation) -> _Task:
+        q, k, v, *visible = op.operands
+        b, h, g, n, d = shape_of(q.type)
+        extents = {"b": b, "h": h, "g": g, "n": n, "u": shape_of(k.type)[2], "d": d, "e": shape_of(v.type)[3]}
+        (k, k_axes), (v, v_axes) = _stored(k, "bhud"), _stored(v, "bhue")
+        # where there is one token there is one key, and it is seen
+        causal = integer(op, "causal") != 0 and n > 1
+        return _Task(
+            [q, k, v, *visible],
+            k_axes,
+            v_axes,
+            extents,
+            element_of(q.type),
+            causal,
+            number(op, "scale"),
+            number(op, "softcap"),
+            op.results[0].type,
+        )
+
+    @property
+    def masked(self) -> bool:
+        return len(self.operands) == 4
+
+    def function(self, body: _Text, result: _Tensor) -> str:
+        names = ["%q", "%k", "%v", "%visible"]
+        arguments = ", ".join(f"{name}: {value.type}" for name, value in zip(names, self.operands, strict=False))
+        lines = "\n".join([*body.lines, f"return {result.name} : {self.result}"])
+        return f"func.func @attention({arguments}) -> {self.result} {{\n{lines}\n}}"
 
 
-def _logit(scale: float, softcap: float) -> str:
-    """Lines that make ``%logit`` of ``%dot``."""
-    if softcap == 0.0:
-        return f"%scale = arith.constant {scale!r} : f32\n    %logit = arith.mulf %dot, %scale : f32"
-    return f"""%scale = arith.constant {scale / softcap!r} : f32
-    %cap = arith.constant {softcap!r} : f32
-    %low_dot = arith.mulf %dot, %scale : f32
-    %tanh = math.tanh %low_dot : f32
-    %logit = arith.mulf %tanh, %cap : f32"""
+def _stored(value: ir.Value, axes: str) -> tuple[ir.Value, str]:
+    """What a value is a transposition of, with that one's axes; the value itself where it is none."""
+    producer = value.owner
+    while not isinstance(producer, ir.Block) and producer.name == "linalg.transpose":
+        order = list(ir.DenseI64ArrayAttr(producer.attributes["permutation"]))
+        axes = "".join(axes[order.index(i)] for i in range(len(axes)))
+        value = producer.operands[0]
+        producer = value.owner
+    return value, axes
 
 
-def _narrow(element: str, name: str) -> tuple[str, str]:
-    if element == "f32":
-        return "", f"%{name}"
-    return f"%{name}_narrow = arith.truncf %{name} : f32 to {element}", f"%{name}_narrow"
+@dataclasses.dataclass(frozen=True)
+class _Tensor:
+    """A value of the text: its name, a letter for each of its axes, its element type."""
+
+    name: str
+    axes: str
+    element: str
 
 
-_LOWEST = "0xFF7FFFFF"  # the least finite f32: a row that sees no key stays finite
+class _Text:
+    """Lines of MLIR. ``extents`` has each axis's extent: a number, or the name of an index value."""
+
+    def __init__(self, extents: dict[str, int | str]) -> None:
+        self.extents = extents
+        self.lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+
+    def type(self, axes: str, element: str) -> str:
+        extents = [self.extents[axis] for axis in axes]
+        return f"tensor<{''.join(f'{e}x' if isinstance(e, int) else '?x' for e in extents)}{element}>"
+
+    def type_of(self, tensor: _Tensor) -> str:
+        return self.type(tensor.axes, tensor.element)
+
+    def sizes(self, axes: str) -> str:
+        return ", ".join(str(self.extents[axis]) for axis in axes)
+
+    def empty(self, name: str, axes: str, element: str = "f32") -> _Tensor:
+        dynamic = ", ".join(str(self.extents[axis]) for axis in axes if isinstance(self.extents[axis], str))
+        self.add(f"%{name} = tensor.empty({dynamic}) : {self.type(axes, element)}")
+        return _Tensor(f"%{name}", axes, element)
+
+    def filled(self, name: str, axes: str, value: str) -> _Tensor:
+        """An f32 tensor that holds ``value`` throughout."""
+        empty, type_ = self.empty(f"{name}_empty", axes), self.type(axes, "f32")
+        self.add(f"%{name} = linalg.fill ins({value} : f32) outs({empty.name} : {type_}) -> {type_}")
+        return _Tensor(f"%{name}", axes, "f32")
+
+    def split(self, name: str, tensor: _Tensor, axis: str, parts: str) -> _Tensor:
+        """One axis as several."""
+        result = _Tensor(f"%{name}", tensor.axes.replace(axis, parts), tensor.element)
+        groups = _groups(tensor.axes, axis, parts)
+        shape, types = self.sizes(result.axes), f"{self.type_of(tensor)} into {self.type_of(result)}"
+        self.add(f"%{name} = tensor.expand_shape {tensor.name} {groups} output_shape [{shape}] : {types}")
+        return result
+
+    def join(self, name: str, tensor: _Tensor, parts: str, axis: str) -> _Tensor:
+        """Several axes, one after the other, as one."""
+        result = _Tensor(f"%{name}", tensor.axes.replace(parts, axis), tensor.element)
+        groups, types = _groups(result.axes, axis, parts), f"{self.type_of(tensor)} into {self.type_of(result)}"
+        self.add(f"%{name} = tensor.collapse_shape {tensor.name} {groups} : {types}")
+        return result
+
+    def slice(self, name: str, tensor: _Tensor, axis: str, part: str, offset: str) -> _Tensor:
+        """The extent of ``part`` along ``axis``, from ``offset`` on."""
+        result = _Tensor(f"%{name}", tensor.axes.replace(axis, part), tensor.element)
+        place = self.place(result, part, offset)
+        types = f"{self.type_of(tensor)} to {self.type_of(result)}"
+        self.add(f"%{name} = tensor.extract_slice {tensor.name}{place} : {types}")
+        return result
+
+    def place(self, part: _Tensor, axis: str, offset: str) -> str:
+        """Offsets, sizes and strides of a part that starts at ``offset`` along ``axis``."""
+        offsets = ", ".join(offset if a == axis else "0" for a in part.axes)
+        return f"[{offsets}] [{self.sizes(part.axes)}] [{', '.join('1' for _ in part.axes)}]"
+
+    def generic(
+        self,
+        name: str,
+        loops: str,
+        inputs: Sequence[tuple[str, _Tensor]],
+        init: _Tensor,
+        body: Sequence[str],
+        result: str,
+    ) -> _Tensor:
+        """A ``linalg.generic``: the loops that are no axis of ``init`` are reduced.
+
+        ``inputs`` go by the names of their elements in ``body``; ``init``'s element is ``%old``.
+        """
+        operands = [*(tensor for _, tensor in inputs), init]
+        maps = ", ".join(f"affine_map<({', '.join(loops)}) -> ({', '.join(t.axes)})>" for t in operands)
+        kinds = ", ".join('"parallel"' if axis in init.axes else '"reduction"' for axis in loops)
+        names, types = ", ".join(t.name for _, t in inputs), ", ".join(self.type_of(t) for _, t in inputs)
+        arguments = ", ".join(f"{element}: {tensor.element}" for element, tensor in [*inputs, ("%old", init)])
+        self.lines += [
+            f"%{name} = linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}}",
+            f"    ins({names} : {types}) outs({init.name} : {self.type_of(init)}) {{",
+            f"^bb0({arguments}):",
+            *body,
+            f"linalg.yield {result} : {init.element}",
+            f"}} -> {self.type_of(init)}",
+        ]
+        return _Tensor(f"%{name}", init.axes, init.element)
 
 
-def _decode(op: ir.Operation) -> str:
-    q, k, v = (operand.type for operand in list(op.operands)[:3])
-    b, h, g, n, d = shape_of(q)
-    t, dv = shape_of(k)[2], shape_of(v)[3]
-    m = g * n
-    element = str(q.element_type)
-    masked = len(op.operands) > 3
-    visible = str(op.operands[3].type) if masked else ""
-    argument = f", %visible: {visible}" if masked else ""
-    seen_map = ", affine_map<(b, h, m, t) -> (b, t)>" if masked else ""
-    value_seen_map = ", affine_map<(b, h, m, d, t) -> (b, t)>" if masked else ""
-    seen_in, seen_type, seen_arg = (", %visible", f", {visible}", ", %seen: i1") if masked else ("", "", "")
-    wide_q, x = _f32(element, "x")
-    wide_k, y = _f32(element, "y")
-    wide_v, z = _f32(element, "z")
-    narrow, out = _narrow(element, "sum")
-    flat_q, scores = f"tensor<{b}x{h}x{m}x{d}x{element}>", f"tensor<{b}x{h}x{m}x{t}xf32>"
-    mixed, flat_out = f"tensor<{b}x{h}x{m}x{dv}xf32>", f"tensor<{b}x{h}x{m}x{dv}x{element}>"
-    select = "%hidden = arith.select %seen, %logit, %lowest : f32" if masked else ""
-    select_value = f"%kept = arith.select %seen, {z}, %zero : f32" if masked else ""
-    return f"""
-func.func @attention(%q: {q}, %k: {k}, %v: {v}{argument}) -> {op.results[0].type} {{
-  %zero = arith.constant 0.0 : f32
-  %lowest = arith.constant {_LOWEST} : f32
-  %rows = tensor.collapse_shape %q [[0], [1], [2, 3], [4]] : {q} into {flat_q}
-  %no_scores = tensor.empty() : {scores}
-  %zeros = linalg.fill ins(%zero : f32) outs(%no_scores : {scores}) -> {scores}
-  %dots = linalg.generic {{
-      indexing_maps = [affine_map<(b, h, m, t, d) -> (b, h, m, d)>, affine_map<(b, h, m, t, d) -> (b, h, t, d)>,
-                       affine_map<(b, h, m, t, d) -> (b, h, m, t)>],
-      iterator_types = ["parallel", "parallel", "parallel", "parallel", "reduction"]}}
-      ins(%rows, %k : {flat_q}, {k}) outs(%zeros : {scores}) {{
-  ^bb0(%x: {element}, %y: {element}, %sum: f32):
-    {wide_q}
-    {wide_k}
-    %product = arith.mulf {x}, {y} : f32
-    %next = arith.addf %sum, %product : f32
-    linalg.yield %next : f32
-  }} -> {scores}
-  %logits = linalg.generic {{
-      indexing_maps = [affine_map<(b, h, m, t) -> (b, h, m, t)>{seen_map}, affine_map<(b, h, m, t) -> (b, h, m, t)>],
-      iterator_types = ["parallel", "parallel", "parallel", "parallel"]}}
-      ins(%dots{seen_in} : {scores}{seen_type}) outs(%no_scores : {scores}) {{
-  ^bb0(%dot: f32{seen_arg}, %unused: f32):
-    {_logit(number(op, "scale"), number(op, "softcap"))}
-    {select}
-    linalg.yield {"%hidden" if masked else "%logit"} : f32
-  }} -> {scores}
-  %weights = linalg.softmax dimension(3) ins(%logits : {scores}) outs(%no_scores : {scores}) -> {scores}
-  %no_mix = tensor.empty() : {mixed}
-  %zero_mix = linalg.fill ins(%zero : f32) outs(%no_mix : {mixed}) -> {mixed}
-  %mix = linalg.generic {{
-      indexing_maps = [affine_map<(b, h, m, d, t) -> (b, h, m, t)>, affine_map<(b, h, m, d, t) -> (b, h, t, d)>{value_seen_map},
-                       affine_map<(b, h, m, d, t) -> (b, h, m, d)>],
-      iterator_types = ["parallel", "parallel", "parallel", "parallel", "reduction"]}}
-      ins(%weights, %v{seen_in} : {scores}, {v}{seen_type}) outs(%zero_mix : {mixed}) {{
-  ^bb0(%x: f32, %z: {element}{seen_arg}, %sum: f32):
-    {wide_v}
-    {select_value}
-    %product = arith.mulf %x, {"%kept" if masked else z} : f32
-    %next = arith.addf %sum, %product : f32
-    linalg.yield %next : f32
-  }} -> {mixed}
-  %no_out = tensor.empty() : {flat_out}
-  %narrowed = linalg.generic {{
-      indexing_maps = [affine_map<(b, h, m, d) -> (b, h, m, d)>, affine_map<(b, h, m, d) -> (b, h, m, d)>],
-      iterator_types = ["parallel", "parallel", "parallel", "parallel"]}}
-      ins(%mix : {mixed}) outs(%no_out : {flat_out}) {{
-  ^bb0(%sum: f32, %unused: {element}):
-    {narrow}
-    linalg.yield {out} : {element}
-  }} -> {flat_out}
-  %out = tensor.expand_shape %narrowed [[0], [1], [2, 3], [4]] output_shape [{b}, {h}, {g}, {n}, {dv}]
-      : {flat_out} into {op.results[0].type}
-  return %out : {op.results[0].type}
-}}"""
+def _groups(axes: str, axis: str, parts: str) -> str:
+    """The reassociation under which ``axis`` of ``axes`` is ``parts``, and every other axis itself."""
+    groups, at = [], 0
+    for a in axes:
+        count = len(parts) if a == axis else 1
+        groups.append(list(range(at, at + count)))
+        at += count
+    return str(groups)
 
 
-def _block(queries: int, most: int) -> int:
-    """The largest divisor of the prompt's length that is at most ``most``."""
-    return max(size for size in range(1, min(most, queries) + 1) if queries % size == 0)
+_LOWEST = "0xFF7FFFFF"
+_SMALLEST_NORMAL = "0x00800000"
+_KEYS_IN_PART = 256
 
 
-def _prefill(op: ir.Operation, most: int) -> str:
-    q, k, v = (operand.type for operand in list(op.operands)[:3])
-    b, h, g, n, d = shape_of(q)
-    dv = shape_of(v)[3]
-    rows = b * h
-    size = _block(n, most)
-    element = str(q.element_type)
-    wide_q, x = _f32(element, "x")
-    wide_k, y = _f32(element, "y")
-    wide_v, z = _f32(element, "z")
-    narrow, out = _narrow(element, "sum")
-    q4, k3, v3 = (
-        f"tensor<{rows}x{g}x{n}x{d}x{element}>",
-        f"tensor<{rows}x{n}x{d}x{element}>",
-        f"tensor<{rows}x{n}x{dv}x{element}>",
+def _one_token(task: _Task) -> str:
+    """All keys at once, for one query token per row.
+
+    The speed of memory is the limit, so the work is spread over s parts of the keys, and in a part of the values over
+    i lanes of j, whose sums do not wait for one another.
+    """
+    element, keys = task.element, task.extents["u"]
+    c = _divisor_near(keys, _KEYS_IN_PART)
+    i = max(lanes for lanes in (1, 2, 4) if c % lanes == 0)
+    text = _Text({**task.extents, "s": keys // c, "c": c, "j": c // i, "i": i})
+    _constants(text, task)
+    queries = text.join("queries", _Tensor("%q", "bhgnd", element), "gn", "g")
+    key_parts = text.split("key_parts", _Tensor("%k", task.k_axes, element), "u", "sc")
+    # g stands between s and c, so that these are not taken for one axis; without all three the product is not plain
+    scaled = 1 in (task.extents["h"] * task.extents["g"], c, keys // c)
+    dots = _products(text, "dots", "bhsgcd", queries, key_parts, "bshgc", scaled)
+    seen = _Seen()
+    if task.masked:
+        seen = _Seen.visible(text.split("visible_parts", _Tensor("%visible", "bu", "i1"), "u", "sc"))
+    weights, total = _softmax(text, task, dots, "bhg", seen, scaled)
+    weight_parts = text.split("weight_parts", weights, "c", "ji")
+    value_parts = text.split("value_parts", _Tensor("%v", task.v_axes, element), "u", "sji")
+    lanes = _mixtures(text, "lanes", "bhsgiej", weight_parts, value_parts, "bhgsie", select=True)
+    add = ["%sum = arith.addf %old, %lane : f32"]
+    mixed = text.generic("mixed", "bhgesi", [("%lane", lanes)], text.filled("no_mix", "bhge", "%zero"), add, "%sum")
+    out = _divided(text, mixed, total, element)
+    return task.function(text, text.split("result", out, "g", "gn"))
+
+
+def _blocks(task: _Task, most: int) -> str:
+    """At most ``most`` query tokens at a time, with the keys up to the block's end if the attention is causal."""
+    tokens, size = task.extents["n"], min(most, task.extents["n"])
+    text = _Text({**task.extents, "m": size, "t": task.extents["u"]})
+    _constants(text, task)
+    text.add("%start = arith.constant 0 : index")
+    if size == tokens:
+        return task.function(text, _block(text, task, size, "%start"))
+    nothing = text.empty("nothing", "bhgne", task.element)
+    type_ = text.type_of(nothing)
+    text.lines += [
+        f"%tokens = arith.constant {tokens} : index",
+        f"%size = arith.constant {size} : index",
+        f"%last = arith.constant {tokens - size} : index",
+        f"%all = scf.for %step = %start to %tokens step %size iter_args(%done = {nothing.name}) -> ({type_}) {{",
+        "%first = arith.minsi %step, %last : index",
+    ]
+    if task.causal:
+        text.add("%end = arith.addi %first, %size : index")
+        text.extents["t"] = "%end"
+    out = _block(text, task, size, "%first")
+    text.lines += [
+        f"%more = tensor.insert_slice {out.name} into %done{text.place(out, 'm', '%first')}"
+        f" : {text.type_of(out)} into {type_}",
+        f"scf.yield %more : {type_}",
+        "}",
+    ]
+    return task.function(text, _Tensor("%all", "bhgne", task.element))
+
+
+def _block(text: _Text, task: _Task, size: int, first: str) -> _Tensor:
+    """The ``size`` query tokens from ``first`` on over the first t keys: [b, h, g, m, e]."""
+    element = task.element
+    queries = text.slice("queries", _Tensor("%q", "bhgnd", element), "n", "m", first)
+    keys = text.slice("keys", _Tensor("%k", task.k_axes, element), "u", "t", "0")
+    values = text.slice("values", _Tensor("%v", task.v_axes, element), "u", "t", "0")
+    # x y are two row axes even where the group is one head: its tokens in two halves. The logits have them as y x:
+    # were the order the same everywhere, they would be taken for one. Where one has extent 1 the products are not plain
+    halves = task.extents["g"] == 1 and size % 2 == 0
+    text.extents |= {"r": size, "x": 2, "y": size // 2} if halves else {"x": task.extents["g"], "y": size}
+    if halves:
+        rows = text.split("rows", text.join("all_rows", queries, "gm", "r"), "r", "xy")
+    else:
+        rows = _Tensor(queries.name, "bhxyd", element)
+    one_axis = 1 in (text.extents["x"], text.extents["y"])
+    dots = _products(text, "dots", "bhxtyd", rows, keys, "bhyxt", scaled=one_axis)
+    seen = _Seen()
+    if task.masked:
+        seen = _Seen.visible(text.slice("visible_keys", _Tensor("%visible", "bu", "i1"), "u", "t", "0"))
+    if task.causal:
+        text.add(f"%half = arith.constant {size // 2 if halves else 0} : index")
+        seen = seen.and_before(first)
+    weights, total = _softmax(text, task, dots, "bhyx", seen, scaled=one_axis)
+    mixed = _mixtures(text, "mixed", "bhxeyt", weights, values, "bhxye", select=task.masked or one_axis)
+    out = _divided(text, mixed, total, element)
+    if halves:
+        return text.split("out_rows", text.join("all_out", out, "xy", "r"), "r", "gm")
+    return _Tensor(out.name, "bhgme", element)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """Which keys a query sees: what is read beside the logits, and the lines that make ``%seen``; nothing: all."""
+
+    inputs: tuple[tuple[str, _Tensor], ...] = ()
+    lines: tuple[str, ...] = ()
+
+    @staticmethod
+    def visible(visible: _Tensor) -> _Seen:
+        """The keys that are marked so."""
+        return _Seen((("%seen", visible),))
+
+    def and_before(self, first: str) -> _Seen:
+        """Of those, the keys not after the query. Loops are b, h, y, x, t; row x, y is token first + x half + y."""
+        causal = "%seen" if not self.inputs else "%not_after"
+        lines = [
+            "%x = linalg.index 3 : index",
+            "%y = linalg.index 2 : index",
+            "%x_token = arith.muli %x, %half : index",
+            "%token = arith.addi %x_token, %y : index",
+            f"%position = arith.addi %token, {first} : index",
+            "%key = linalg.index 4 : index",
+            f"{causal} = arith.cmpi ule, %key, %position : index",
+        ]
+        if not self.inputs:
+            return _Seen((), tuple(lines))
+        ((_, visible),) = self.inputs
+        return _Seen((("%marked", visible),), (*lines, "%seen = arith.andi %marked, %not_after : i1"))
+
+    def choose(self, name: str, value: str, otherwise: str) -> tuple[list[str], str]:
+        """Lines that give an f32 value where the key is seen and another where not, and the name of what they give."""
+        if self == _Seen():
+            return [], value
+        return [*self.lines, f"{name} = arith.select %seen, {value}, {otherwise} : f32"], name
+
+
+def _constants(text: _Text, task: _Task) -> None:
+    """What the bodies use: among them the lowest f32, and the smallest that is normal."""
+    factor = task.scale / task.softcap if task.softcap > 0.0 else task.scale
+    constants = {"zero": "0.0", "lowest": _LOWEST, "smallest": _SMALLEST_NORMAL}
+    # MLIR's floats need a point, which Python leaves out of 1e-05
+    constants |= {"factor": f"{factor:.17e}", "cap": f"{task.softcap:.17e}"}
+    for name, value in constants.items():
+        text.add(f"%{name} = arith.constant {value} : f32")
+
+
+def _products(
+    text: _Text, name: str, loops: str, queries: _Tensor, keys: _Tensor, axes: str, scaled: bool = False
+) -> _Tensor:
+    """Queries times keys, summed over d."""
+    widen_query, query = _widened("%query", queries.element)
+    widen_key, key = _widened("%key", keys.element)
+    body = [*widen_query, *widen_key, f"%product = arith.mulf {query}, {key} : f32"]
+    if scaled:
+        body.append("%scaled = arith.mulf %product, %factor : f32")
+    body.append(f"%sum = arith.addf %old, {'%scaled' if scaled else '%product'} : f32")
+    return text.generic(
+        name,
+        loops,
+        [("%query", queries), ("%key", keys)],
+        text.filled(f"no_{name}", axes, "%zero"),
+        body,
+        "%sum",
     )
-    q_block, keys, values = (
-        f"tensor<{rows}x{g}x{size}x{d}x{element}>",
-        f"tensor<{rows}x?x{d}x{element}>",
-        f"tensor<{rows}x?x{dv}x{element}>",
+
+
+def _softmax(text: _Text, task: _Task, dots: _Tensor, rows: str, seen: _Seen, scaled: bool) -> tuple[_Tensor, _Tensor]:
+    """Weights of the keys, and their sum in each of ``rows``.
+
+    The maximum is taken over the seen keys alone, and the weight of a key that is not seen is zero whatever its dot.
+    """
+    logit_lines, logit = _logit(task, scaled)
+    loops = dots.axes
+    larger, chosen = seen.choose("%chosen", "%larger", "%old")
+    maximum = text.generic(
+        "maximum",
+        loops,
+        [("%dot", dots), *seen.inputs],
+        text.filled("no_maximum", rows, "%lowest"),
+        [*logit_lines, f"%larger = arith.maximumf %old, {logit} : f32", *larger],
+        chosen,
     )
-    scores, mixed = f"tensor<{rows}x{g}x{size}x?xf32>", f"tensor<{rows}x{g}x{size}x{dv}xf32>"
-    o_block, o4 = f"tensor<{rows}x{g}x{size}x{dv}x{element}>", f"tensor<{rows}x{g}x{n}x{dv}x{element}>"
-    return f"""
-func.func @attention(%q: {q}, %k: {k}, %v: {v}) -> {op.results[0].type} {{
-  %c0 = arith.constant 0 : index
-  %queries = arith.constant {n} : index
-  %size = arith.constant {size} : index
-  %zero = arith.constant 0.0 : f32
-  %lowest = arith.constant {_LOWEST} : f32
-  %q4 = tensor.collapse_shape %q [[0, 1], [2], [3], [4]] : {q} into {q4}
-  %k3 = tensor.collapse_shape %k [[0, 1], [2], [3]] : {k} into {k3}
-  %v3 = tensor.collapse_shape %v [[0, 1], [2], [3]] : {v} into {v3}
-  %nothing = tensor.empty() : {o4}
-  %all = scf.for %first = %c0 to %queries step %size iter_args(%done = %nothing) -> ({o4}) {{
-    %end = arith.addi %first, %size : index
-    %block = tensor.extract_slice %q4[0, 0, %first, 0] [{rows}, {g}, {size}, {d}] [1, 1, 1, 1] : {q4} to {q_block}
-    %keys = tensor.extract_slice %k3[0, 0, 0] [{rows}, %end, {d}] [1, 1, 1] : {k3} to {keys}
-    %values = tensor.extract_slice %v3[0, 0, 0] [{rows}, %end, {dv}] [1, 1, 1] : {v3} to {values}
-    %no_scores = tensor.empty(%end) : {scores}
-    %zeros = linalg.fill ins(%zero : f32) outs(%no_scores : {scores}) -> {scores}
-    %dots = linalg.generic {{
-        indexing_maps = [affine_map<(h, g, m, t, d) -> (h, g, m, d)>, affine_map<(h, g, m, t, d) -> (h, t, d)>,
-                         affine_map<(h, g, m, t, d) -> (h, g, m, t)>],
-        iterator_types = ["parallel", "parallel", "parallel", "parallel", "reduction"]}}
-        ins(%block, %keys : {q_block}, {keys}) outs(%zeros : {scores}) {{
-    ^bb0(%x: {element}, %y: {element}, %sum: f32):
-      {wide_q}
-      {wide_k}
-      %product = arith.mulf {x}, {y} : f32
-      %next = arith.addf %sum, %product : f32
-      linalg.yield %next : f32
-    }} -> {scores}
-    %logits = linalg.generic {{
-        indexing_maps = [affine_map<(h, g, m, t) -> (h, g, m, t)>, affine_map<(h, g, m, t) -> (h, g, m, t)>],
-        iterator_types = ["parallel", "parallel", "parallel", "parallel"]}}
-        ins(%dots : {scores}) outs(%no_scores : {scores}) {{
-    ^bb0(%dot: f32, %unused: f32):
-      {_logit(number(op, "scale"), number(op, "softcap"))}
-      %place = linalg.index 2 : index
-      %query = arith.addi %place, %first : index
-      %key = linalg.index 3 : index
-      %seen = arith.cmpi ule, %key, %query : index
-      %hidden = arith.select %seen, %logit, %lowest : f32
-      linalg.yield %hidden : f32
-    }} -> {scores}
-    %weights = linalg.softmax dimension(3) ins(%logits : {scores}) outs(%no_scores : {scores}) -> {scores}
-    %no_mix = tensor.empty() : {mixed}
-    %zero_mix = linalg.fill ins(%zero : f32) outs(%no_mix : {mixed}) -> {mixed}
-    %mix = linalg.generic {{
-        indexing_maps = [affine_map<(h, g, m, d, t) -> (h, g, m, t)>, affine_map<(h, g, m, d, t) -> (h, t, d)>,
-                         affine_map<(h, g, m, d, t) -> (h, g, m, d)>],
-        iterator_types = ["parallel", "parallel", "parallel", "parallel", "reduction"]}}
-        ins(%weights, %values : {scores}, {values}) outs(%zero_mix : {mixed}) {{
-    ^bb0(%x: f32, %z: {element}, %sum: f32):
-      {wide_v}
-      %product = arith.mulf %x, {z} : f32
-      %next = arith.addf %sum, %product : f32
-      linalg.yield %next : f32
-    }} -> {mixed}
-    %no_rows = tensor.empty() : {o_block}
-    %rows = linalg.generic {{
-        indexing_maps = [affine_map<(h, g, m, d) -> (h, g, m, d)>, affine_map<(h, g, m, d) -> (h, g, m, d)>],
-        iterator_types = ["parallel", "parallel", "parallel", "parallel"]}}
-        ins(%mix : {mixed}) outs(%no_rows : {o_block}) {{
-    ^bb0(%sum: f32, %unused: {element}):
-      {narrow}
-      linalg.yield {out} : {element}
-    }} -> {o_block}
-    %more = tensor.insert_slice %rows into %done[0, 0, %first, 0] [{rows}, {g}, {size}, {dv}] [1, 1, 1, 1] : {o_block} into {o4}
-    scf.yield %more : {o4}
-  }}
-  %out = tensor.expand_shape %all [[0, 1], [2], [3], [4]] output_shape [{b}, {h}, {g}, {n}, {dv}] : {o4} into {op.results[0].type}
-  return %out : {op.results[0].type}
-}}"""
+    weight, chosen = seen.choose("%weight", "%exponential", "%zero")
+    weights = text.generic(
+        "weights",
+        loops,
+        [("%dot", dots), *seen.inputs, ("%most", maximum)],
+        text.empty("no_weights", loops),
+        [
+            *logit_lines,
+            f"%below = arith.subf {logit}, %most : f32",
+            "%exponential = math.exp %below : f32",
+            *weight,
+        ],
+        chosen,
+    )
+    add = ["%sum = arith.addf %old, %weight : f32"]
+    no_total = text.filled("no_total", rows, "%zero")
+    return weights, text.generic("total", loops, [("%weight", weights)], no_total, add, "%sum")
+
+
+def _logit(task: _Task, scaled: bool) -> tuple[list[str], str]:
+    """Lines that make a logit of ``%dot``, and its name; ``scaled``: the dot is multiplied by the factor already."""
+    lines = [] if scaled else ["%scaled = arith.mulf %dot, %factor : f32"]
+    name = "%dot" if scaled else "%scaled"
+    if task.softcap > 0.0:
+        lines += [f"%tanh = math.tanh {name} : f32", "%capped = arith.mulf %tanh, %cap : f32"]
+        name = "%capped"
+    return lines, name
+
+
+def _mixtures(
+    text: _Text, name: str, loops: str, weights: _Tensor, values: _Tensor, axes: str, select: bool
+) -> _Tensor:
+    """Weights times values, summed; ``select``: a value of weight zero is selected away, as it may be a NaN."""
+    widen, value = _widened("%value", values.element)
+    body = widen
+    if select:
+        body = [
+            *widen,
+            "%counts = arith.cmpf une, %weight, %zero : f32",
+            f"%kept = arith.select %counts, {value}, %zero : f32",
+        ]
+        value = "%kept"
+    body = [*body, f"%product = arith.mulf %weight, {value} : f32", "%sum = arith.addf %old, %product : f32"]
+    inputs = [("%weight", weights), ("%value", values)]
+    return text.generic(name, loops, inputs, text.filled(f"no_{name}", axes, "%zero"), body, "%sum")
+
+
+def _divided(text: _Text, mixed: _Tensor, total: _Tensor, element: str) -> _Tensor:
+    """Mixed values divided by the weights' sum, in the element type of the result; zero where nothing is seen."""
+    body = [
+        "%positive = arith.maximumf %sum, %smallest : f32",
+        "%quotient = arith.divf %mixture, %positive : f32",
+    ]
+    result = "%quotient"
+    if element != "f32":
+        body.append(f"%narrow = arith.truncf %quotient : f32 to {element}")
+        result = "%narrow"
+    inputs = [("%mixture", mixed), ("%sum", total)]
+    return text.generic("out", mixed.axes, inputs, text.empty("no_out", mixed.axes, element), body, result)
+
+
+def _widened(name: str, element: str) -> tuple[list[str], str]:
+    """Lines that make an element f32, and the name it then has."""
+    if element == "f32":
+        return [], name
+    return [f"{name}_f32 = arith.extf {name} : {element} to f32"], f"{name}_f32"
+
+
+def _divisor_near(number: int, wanted: int) -> int:
+    """The divisor of a number that is nearest to another by ratio; the larger of two equally near."""
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    return min(reversed(divisors), key=lambda d: max(d / wanted, wanted / d))

@@ -168,6 +168,8 @@ def _rewrite(logits: Logits, key: Axis, causal: bool, axes: Axes, evaluator: Eva
         [batch, head_count, group_count, axes.query.size, feature.size],
     )
     k4 = _cache(builder, k, heads, row_axes, batch)
+    # a model that widens to f32 for its attention gets the cache's own type here: the op computes in f32 anyway
+    q5 = _cast(builder, q5, element_of(k4.type))
 
     for value_product, weights_side in value_products(logits.softmax, key, axes):
         v = cache_operand(value_product, 1 - weights_side, axes, evaluator)

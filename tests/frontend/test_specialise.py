@@ -154,3 +154,41 @@ def test_attention_spelled_out_equals_pytorchs(
     assert got.dtype == dtype
     tolerance = 1e-5 if dtype is torch.float32 else 0.02
     torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_autocast_flags_and_other_outputs() -> None:
+    class Flagged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(VOCABULARY, 8)
+            self.k = nn.Linear(8, 8)
+
+        def forward(self, tokens: Tensor, flag: bool, extra: None, *, cache: list[Tensor], scale: float = 2.0) -> Any:
+            x = self.table(tokens)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = self.k(x * scale if flag else x)
+            x = x.float()
+            return {"logits": x @ self.table.weight.T, "cache": [torch.cat([cache[0], x], 1)], "none": extra}
+
+    torch.manual_seed(0)
+    arguments = (torch.zeros(2, 3, dtype=torch.long), True, None)
+    dynamic = {"tokens": {0: BATCH, 1: QUERY}, "flag": None, "extra": None, "cache": [{0: BATCH, 1: PAST}]}
+    program = torch.export.export(
+        Flagged().eval(), arguments, {"cache": [torch.zeros(2, 5, 8)]}, dynamic_shapes=dynamic, strict=False
+    )
+    decoder = from_program(program)
+    assert [(i.name, str(i.role)) for i in decoder.inputs] == [("tokens", "tokens"), ("cache_0", "cache")]
+    given_inputs = ((torch.ones(3, 1, dtype=torch.long), True, None), {"cache": [torch.randn(3, 7, 8)]})
+    static = decoder.specialise(3, 1, 7).module()
+    wanted = program.module()(*given_inputs[0], **given_inputs[1])
+    torch.testing.assert_close(static(*given_inputs[0], **given_inputs[1]), wanted)
+
+
+def test_a_branch_in_the_graph_is_refused() -> None:
+    def step(x: Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda a: a + 1, lambda a: a - 1, (x,))
+
+    arguments = (torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 5, 8))
+    program = export(Written(step), arguments, ({0: BATCH, 1: QUERY}, {0: BATCH, 1: PAST}))
+    with pytest.raises(FrontendError, match=r"uses cond \(.*test_specialise\.py:\d+\), which is not supported"):
+        from_program(program)

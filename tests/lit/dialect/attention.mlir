@@ -98,3 +98,11 @@ func.func @unranked(%q: !torch.vtensor<[3,2,2,1,16],f32>, %k: !torch.vtensor<[3,
   %0 = "kv.attention"(%q, %k, %v) {causal = 0 : i64, scale = 2.500000e-01 : f64, softcap = 0.000000e+00 : f64} : (!torch.vtensor<[3,2,2,1,16],f32>, !torch.vtensor<[3,2,14,16],f32>, !torch.vtensor<[3,2,14,16],f32>) -> !torch.vtensor<*,f32>
   return %0 : !torch.vtensor<*,f32>
 }
+
+// -----
+
+// REFUSED: attention.mlir:[[# @LINE + 2]]:8: error: 'kv.attention' op q, k, v must have one element type, got f32, bf16, bf16
+func.func @mixed(%q: tensor<3x2x2x1x16xf32>, %k: tensor<3x2x14x16xbf16>) -> tensor<3x2x2x1x16xf32> {
+  %0 = "kv.attention"(%q, %k, %k) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (tensor<3x2x2x1x16xf32>, tensor<3x2x14x16xbf16>, tensor<3x2x14x16xbf16>) -> tensor<3x2x2x1x16xf32>
+  return %0 : tensor<3x2x2x1x16xf32>
+}
