@@ -71,18 +71,29 @@ class LowerAttention:
 
 
 @dataclasses.dataclass(frozen=True)
+class _Tensor:
+    """A value of the text: its name, a letter for each of its axes, its element type."""
+
+    name: str
+    axes: str
+    element: str
+
+
+@dataclasses.dataclass(frozen=True)
 class _Task:
     """What one op asks for.
 
     Axes are letters: b row, h KV head, g query head of the group, n query token, u key, d and e the features of keys
-    and of values.
+    and of values. ``q`` has them as b h g n d; ``k`` and ``v`` in the order in which they are stored; ``visible``
+    as b u.
     """
 
     operands: list[ir.Value]
-    k_axes: str
-    v_axes: str
+    q: _Tensor
+    k: _Tensor
+    v: _Tensor
+    visible: _Tensor | None
     extents: dict[str, int]
-    element: str
     causal: bool
     scale: float
     softcap: float
@@ -94,23 +105,19 @@ class _Task:
         b, h, g, n, d = shape_of(q.type)
         extents = {"b": b, "h": h, "g": g, "n": n, "u": shape_of(k.type)[2], "d": d, "e": shape_of(v.type)[3]}
         (k, k_axes), (v, v_axes) = _stored(k, "bhud"), _stored(v, "bhue")
-        # where there is one token there is one key, and it is seen
-        causal = integer(op, "causal") != 0 and n > 1
         return _Task(
-            [q, k, v, *visible],
-            k_axes,
-            v_axes,
-            extents,
-            element_of(q.type),
-            causal,
-            number(op, "scale"),
-            number(op, "softcap"),
-            op.results[0].type,
+            operands=[q, k, v, *visible],
+            q=_Tensor("%q", "bhgnd", element_of(q.type)),
+            k=_Tensor("%k", k_axes, element_of(k.type)),
+            v=_Tensor("%v", v_axes, element_of(v.type)),
+            visible=_Tensor("%visible", "bu", "i1") if visible else None,
+            extents=extents,
+            # one token has one key, and sees it
+            causal=integer(op, "causal") != 0 and n > 1,
+            scale=number(op, "scale"),
+            softcap=number(op, "softcap"),
+            result=op.results[0].type,
         )
-
-    @property
-    def masked(self) -> bool:
-        return len(self.operands) == 4
 
     def function(self, body: _Text, result: _Tensor) -> str:
         names = ["%q", "%k", "%v", "%visible"]
@@ -128,15 +135,6 @@ def _stored(value: ir.Value, axes: str) -> tuple[ir.Value, str]:
         value = producer.operands[0]
         producer = value.owner
     return value, axes
-
-
-@dataclasses.dataclass(frozen=True)
-class _Tensor:
-    """A value of the text: its name, a letter for each of its axes, its element type."""
-
-    name: str
-    axes: str
-    element: str
 
 
 class _Text:
@@ -248,26 +246,26 @@ def _one_token(task: _Task) -> str:
     The speed of memory is the limit, so the work is spread over s parts of the keys, and in a part of the values over
     i lanes of j, whose sums do not wait for one another.
     """
-    element, keys = task.element, task.extents["u"]
+    keys = task.extents["u"]
     c = _divisor_near(keys, _KEYS_IN_PART)
     i = max(lanes for lanes in (1, 2, 4) if c % lanes == 0)
     text = _Text({**task.extents, "s": keys // c, "c": c, "j": c // i, "i": i})
     _constants(text, task)
-    queries = text.join("queries", _Tensor("%q", "bhgnd", element), "gn", "g")
-    key_parts = text.split("key_parts", _Tensor("%k", task.k_axes, element), "u", "sc")
+    queries = text.join("queries", task.q, "gn", "g")
+    key_parts = text.split("key_parts", task.k, "u", "sc")
     # g stands between s and c, so that these are not taken for one axis; without all three the product is not plain
     scaled = 1 in (task.extents["h"] * task.extents["g"], c, keys // c)
     dots = _products(text, "dots", "bhsgcd", queries, key_parts, "bshgc", scaled)
     seen = _Seen()
-    if task.masked:
-        seen = _Seen.visible(text.split("visible_parts", _Tensor("%visible", "bu", "i1"), "u", "sc"))
+    if task.visible is not None:
+        seen = _Seen.visible(text.split("visible_parts", task.visible, "u", "sc"))
     weights, total = _softmax(text, task, dots, "bhg", seen, scaled)
     weight_parts = text.split("weight_parts", weights, "c", "ji")
-    value_parts = text.split("value_parts", _Tensor("%v", task.v_axes, element), "u", "sji")
+    value_parts = text.split("value_parts", task.v, "u", "sji")
     lanes = _mixtures(text, "lanes", "bhsgiej", weight_parts, value_parts, "bhgsie", select=True)
     add = ["%sum = arith.addf %old, %lane : f32"]
     mixed = text.generic("mixed", "bhgesi", [("%lane", lanes)], text.filled("no_mix", "bhge", "%zero"), add, "%sum")
-    out = _divided(text, mixed, total, element)
+    out = _divided(text, mixed, total, task.q.element)
     return task.function(text, text.split("result", out, "g", "gn"))
 
 
@@ -279,7 +277,7 @@ def _blocks(task: _Task, most: int) -> str:
     text.add("%start = arith.constant 0 : index")
     if size == tokens:
         return task.function(text, _block(text, task, size, "%start"))
-    nothing = text.empty("nothing", "bhgne", task.element)
+    nothing = text.empty("nothing", "bhgne", task.q.element)
     type_ = text.type_of(nothing)
     text.lines += [
         f"%tokens = arith.constant {tokens} : index",
@@ -298,15 +296,14 @@ def _blocks(task: _Task, most: int) -> str:
         f"scf.yield %more : {type_}",
         "}",
     ]
-    return task.function(text, _Tensor("%all", "bhgne", task.element))
+    return task.function(text, _Tensor("%all", "bhgne", task.q.element))
 
 
 def _block(text: _Text, task: _Task, size: int, first: str) -> _Tensor:
     """The ``size`` query tokens from ``first`` on over the first t keys: [b, h, g, m, e]."""
-    element = task.element
-    queries = text.slice("queries", _Tensor("%q", "bhgnd", element), "n", "m", first)
-    keys = text.slice("keys", _Tensor("%k", task.k_axes, element), "u", "t", "0")
-    values = text.slice("values", _Tensor("%v", task.v_axes, element), "u", "t", "0")
+    queries = text.slice("queries", task.q, "n", "m", first)
+    keys = text.slice("keys", task.k, "u", "t", "0")
+    values = text.slice("values", task.v, "u", "t", "0")
     # x y are two row axes even where the group is one head: its tokens in two halves. The logits have them as y x:
     # were the order the same everywhere, they would be taken for one. Where one has extent 1 the products are not plain
     halves = task.extents["g"] == 1 and size % 2 == 0
@@ -314,21 +311,21 @@ def _block(text: _Text, task: _Task, size: int, first: str) -> _Tensor:
     if halves:
         rows = text.split("rows", text.join("all_rows", queries, "gm", "r"), "r", "xy")
     else:
-        rows = _Tensor(queries.name, "bhxyd", element)
+        rows = _Tensor(queries.name, "bhxyd", queries.element)
     one_axis = 1 in (text.extents["x"], text.extents["y"])
     dots = _products(text, "dots", "bhxtyd", rows, keys, "bhyxt", scaled=one_axis)
     seen = _Seen()
-    if task.masked:
-        seen = _Seen.visible(text.slice("visible_keys", _Tensor("%visible", "bu", "i1"), "u", "t", "0"))
+    if task.visible is not None:
+        seen = _Seen.visible(text.slice("visible_keys", task.visible, "u", "t", "0"))
     if task.causal:
         text.add(f"%half = arith.constant {size // 2 if halves else 0} : index")
         seen = seen.and_before(first)
     weights, total = _softmax(text, task, dots, "bhyx", seen, scaled=one_axis)
-    mixed = _mixtures(text, "mixed", "bhxeyt", weights, values, "bhxye", select=task.masked or one_axis)
-    out = _divided(text, mixed, total, element)
+    mixed = _mixtures(text, "mixed", "bhxeyt", weights, values, "bhxye", select=task.visible is not None or one_axis)
+    out = _divided(text, mixed, total, task.q.element)
     if halves:
         return text.split("out_rows", text.join("all_out", out, "xy", "r"), "r", "gm")
-    return _Tensor(out.name, "bhgme", element)
+    return _Tensor(out.name, "bhgme", out.element)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -243,3 +243,45 @@ def test_a_length_that_must_be_a_multiple() -> None:
 
 def test_the_role_enumeration_is_text() -> None:
     assert [str(r) for r in Role] == ["tokens", "positions", "causal_mask", "cache", "other"]
+
+
+class Placed(nn.Module):
+    """A decoder with two inputs that could say where its tokens stand."""
+
+    def __init__(self, turn: Any, hide: Any) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, 8)
+        self.turn, self.hide = turn, hide
+
+    def forward(self, tokens: Tensor, first: Tensor, second: Tensor, cache: Tensor) -> Any:
+        x = self.turn(self.table(tokens), first, second)
+        grown = grow(cache, x)
+        hidden = self.hide(torch.arange(grown.shape[1]), first, second)
+        logits = torch.where(hidden, -torch.inf, x @ grown.mT)
+        return torch.softmax(logits, -1) @ grown @ self.table.weight.T, grown
+
+
+def placed(turn: Any, hide: Any) -> Any:
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    arguments = (ids, ids.clone(), ids.clone(), torch.zeros(2, 5, 8))
+    return export(Placed(turn, hide), arguments, (TOKENS, TOKENS, TOKENS, GROWING))
+
+
+def test_a_rotation_decides_before_a_mask() -> None:
+    program = placed(lambda x, a, b: x * torch.cos(b[..., None]), lambda keys, a, b: keys > a[..., None])
+    found = roles(from_program(program))
+    assert (found["first"], found["second"]) == ("other", "positions")
+
+
+def test_a_mask_decides_where_nothing_is_rotated() -> None:
+    program = placed(lambda x, a, b: x + a[..., None] / 7, lambda keys, a, b: keys > b[..., None])
+    found = roles(from_program(program))
+    assert (found["first"], found["second"]) == ("other", "positions")
+
+
+def test_two_rotations_are_ambiguous() -> None:
+    program = placed(lambda x, a, b: x * torch.cos(a[..., None]) + b[..., None].sin(), lambda keys, a, b: keys > 99)
+    with pytest.raises(FrontendError, match=r"several inputs could be the positions: first, second; .*positions=NAME"):
+        from_program(program)
+    found = roles(from_program(program, inputs={"positions": "first"}))
+    assert (found["first"], found["second"]) == ("positions", "other")
