@@ -13,7 +13,7 @@ from .generation import Row
 
 TOLERANCE = {"f32": 5e-4, "bf16": 4e-2, "f16": 5e-3}
 """By the weights' type, how far a logit may lie from the reference's, for logits below 1; for larger ones, in units of
-the step's largest. bf16 keeps 8 bits and f16 11, and the errors of a model's layers add up. In f32 they stay below 1e-4,
+the step's largest. bf16 keeps 8 bits and f16 11, and errors add up over layers. In f32 they stay below 1e-4,
 but two candidates whose scores differ by less than f32's rounding may change places in the selection of a head: on
 SmolLM2 one such swap among 90 heads was seen to move logits by 2e-4 of the largest."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -84,14 +85,13 @@ class _Task:
     """What one op asks for.
 
     Axes are letters: b row, h KV head, g query head of the group, n query token, u key, d and e the features of keys
-    and of values. ``q`` has them as b h g n d; ``k`` and ``v`` in the order in which they are stored; ``visible``
-    as b u.
+    and of values. ``q`` has them as b h g n d, ``visible`` as b u, keys and values as they are stored.
     """
 
     operands: list[ir.Value]
     q: _Tensor
-    k: _Tensor
-    v: _Tensor
+    k_labels: list[_Label]
+    v_labels: list[_Label]
     visible: _Tensor | None
     extents: dict[str, int]
     causal: bool
@@ -104,12 +104,12 @@ class _Task:
         q, k, v, *visible = op.operands
         b, h, g, n, d = shape_of(q.type)
         extents = {"b": b, "h": h, "g": g, "n": n, "u": shape_of(k.type)[2], "d": d, "e": shape_of(v.type)[3]}
-        (k, k_axes), (v, v_axes) = _stored(k, "bhud"), _stored(v, "bhue")
+        (k, k_labels), (v, v_labels) = _stored(k, "bhud"), _stored(v, "bhue")
         return _Task(
             operands=[q, k, v, *visible],
             q=_Tensor("%q", "bhgnd", element_of(q.type)),
-            k=_Tensor("%k", k_axes, element_of(k.type)),
-            v=_Tensor("%v", v_axes, element_of(v.type)),
+            k_labels=k_labels,
+            v_labels=v_labels,
             visible=_Tensor("%visible", "bu", "i1") if visible else None,
             extents=extents,
             # one token has one key, and sees it
@@ -126,15 +126,62 @@ class _Task:
         return f"func.func @attention({arguments}) -> {self.result} {{\n{lines}\n}}"
 
 
-def _stored(value: ir.Value, axes: str) -> tuple[ir.Value, str]:
-    """What a value is a transposition of, with that one's axes; the value itself where it is none."""
-    producer = value.owner
-    while not isinstance(producer, ir.Block) and producer.name == "linalg.transpose":
-        order = list(ir.DenseI64ArrayAttr(producer.attributes["permutation"]))
-        axes = "".join(axes[order.index(i)] for i in range(len(axes)))
-        value = producer.operands[0]
-        producer = value.owner
-    return value, axes
+_Label = tuple[str, tuple[int, ...]] | None
+"""What an axis of a stored tensor is: a letter and its place in it, or None where the extent is 1."""
+
+
+def _stored(value: ir.Value, axes: str) -> tuple[ir.Value, list[_Label]]:
+    """The value that another is a transposition of, and what its axes are; the value itself where it is none.
+
+    Looks through ``linalg.transpose`` and the reshapes behind one, as long as a letter's axes lie together in order.
+    """
+    labels: list[_Label] = [(axis, ()) for axis in axes]
+    found = value, labels
+    while not isinstance(value.owner, ir.Block):
+        op = value.owner
+        if op.name == "linalg.transpose":
+            order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+            labels = [labels[order.index(i)] for i in range(len(labels))]
+        elif op.name == "tensor.collapse_shape":
+            labels = _before_collapse(labels, _reassociation(op), shape_of(op.operands[0].type))
+        elif op.name == "tensor.expand_shape":
+            groups, shape = _reassociation(op), shape_of(value.type)
+            wide = [[i for i in group if shape[i] != 1] for group in groups]
+            if max(map(len, wide)) > 1:
+                break
+            labels = [labels[(w or group)[0]] for w, group in zip(wide, groups, strict=True)]
+        else:
+            break
+        value = op.operands[0]
+        if op.name == "linalg.transpose" and _together(labels, axes):
+            found = value, labels
+    return found
+
+
+def _reassociation(op: ir.Operation) -> list[list[int]]:
+    groups = ir.ArrayAttr(op.attributes["reassociation"])
+    return [[ir.IntegerAttr(i).value for i in ir.ArrayAttr(group)] for group in groups]
+
+
+def _before_collapse(labels: list[_Label], groups: list[list[int]], shape: list[int]) -> list[_Label]:
+    before: list[_Label] = [None] * len(shape)
+    for label, group in zip(labels, groups, strict=True):
+        parts = [i for i in group if shape[i] != 1] or group[:1]
+        for place, i in enumerate(parts):
+            before[i] = label and (label[0], (*label[1], place))
+    return before
+
+
+def _together(labels: list[_Label], axes: str) -> bool:
+    """Whether the axes of each letter follow one another in order, and none but b and h is left out."""
+    letters = [label[0] for label in labels if label]
+    runs = "".join(letter for letter, _ in itertools.groupby(letters))
+    in_order = all(
+        [label for label in labels if label and label[0] == letter]
+        == sorted(label for label in labels if label and label[0] == letter)
+        for letter in runs
+    )
+    return in_order and len(set(runs)) == len(runs) and set(axes[2:]) <= set(runs)
 
 
 class _Text:
@@ -240,6 +287,30 @@ _SMALLEST_NORMAL = "0x00800000"
 _KEYS_IN_PART = 256
 
 
+def _keys(text: _Text, task: _Task) -> _Tensor:
+    return _argument(text, "%k", task.operands[1].type, task.k_labels)
+
+
+def _values(text: _Text, task: _Task) -> _Tensor:
+    return _argument(text, "%v", task.operands[2].type, task.v_labels)
+
+
+def _argument(text: _Text, name: str, type_: ir.Type, labels: list[_Label]) -> _Tensor:
+    """An argument with one axis for each letter."""
+    axes = "".join(letter for letter, _ in itertools.groupby(label[0] for label in labels if label))
+    if len(axes) == len(labels):
+        return _Tensor(name, axes, element_of(type_))
+    tensor = _Tensor(f"{name}_axes", axes, element_of(type_))
+    groups: dict[str, list[int]] = {letter: [] for letter in axes}
+    letter = axes[0]
+    for i, label in enumerate(labels):
+        # an extent of 1 goes with the letter before it, or with the first
+        letter = label[0] if label else letter
+        groups[letter].append(i)
+    text.add(f"{tensor.name} = tensor.collapse_shape {name} {[*groups.values()]} : {type_} into {text.type_of(tensor)}")
+    return tensor
+
+
 def _one_token(task: _Task) -> str:
     """All keys at once, for one query token per row.
 
@@ -252,7 +323,7 @@ def _one_token(task: _Task) -> str:
     text = _Text({**task.extents, "s": keys // c, "c": c, "j": c // i, "i": i})
     _constants(text, task)
     queries = text.join("queries", task.q, "gn", "g")
-    key_parts = text.split("key_parts", task.k, "u", "sc")
+    key_parts = text.split("key_parts", _keys(text, task), "u", "sc")
     # g stands between s and c, so that these are not taken for one axis; without all three the product is not plain
     scaled = 1 in (task.extents["h"] * task.extents["g"], c, keys // c)
     dots = _products(text, "dots", "bhsgcd", queries, key_parts, "bshgc", scaled)
@@ -261,7 +332,7 @@ def _one_token(task: _Task) -> str:
         seen = _Seen.visible(text.split("visible_parts", task.visible, "u", "sc"))
     weights, total = _softmax(text, task, dots, "bhg", seen, scaled)
     weight_parts = text.split("weight_parts", weights, "c", "ji")
-    value_parts = text.split("value_parts", task.v, "u", "sji")
+    value_parts = text.split("value_parts", _values(text, task), "u", "sji")
     lanes = _mixtures(text, "lanes", "bhsgiej", weight_parts, value_parts, "bhgsie", select=True)
     add = ["%sum = arith.addf %old, %lane : f32"]
     mixed = text.generic("mixed", "bhgesi", [("%lane", lanes)], text.filled("no_mix", "bhge", "%zero"), add, "%sum")
@@ -302,8 +373,8 @@ def _blocks(task: _Task, most: int) -> str:
 def _block(text: _Text, task: _Task, size: int, first: str) -> _Tensor:
     """The ``size`` query tokens from ``first`` on over the first t keys: [b, h, g, m, e]."""
     queries = text.slice("queries", task.q, "n", "m", first)
-    keys = text.slice("keys", task.k, "u", "t", "0")
-    values = text.slice("values", task.v, "u", "t", "0")
+    keys = text.slice("keys", _keys(text, task), "u", "t", "0")
+    values = text.slice("values", _values(text, task), "u", "t", "0")
     # x y are two row axes even where the group is one head: its tokens in two halves. The logits have them as y x:
     # were the order the same everywhere, they would be taken for one. Where one has extent 1 the products are not plain
     halves = task.extents["g"] == 1 and size % 2 == 0
