@@ -44,7 +44,7 @@ lit: setup
 	$(BIN)/lit -j2 -sv tests/lit
 
 pytest: setup
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 docs: setup
 	$(BIN)/python docs/generate.py

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from snapcc.runtime.engine import PositionError, Program, ProgramSpec, RowError
 from snapcc.runtime.generation import Row, generate
-from snapcc.runtime.verification import compare
+from snapcc.runtime.verification import TOLERANCE, compare
 
 V = 16
 
@@ -141,10 +141,10 @@ def test_agreement(row: Row) -> None:
 
 
 def test_the_first_difference_is_named(row: Row) -> None:
-    result = compare(row, Exact(3, 2e-4), "f32")
+    result = compare(row, Exact(3, 2 * TOLERANCE["f32"]), "f32")
     assert (result.holds, result.first_difference, result.first_disagreement) == (False, 3, None)
-    assert result.difference == pytest.approx(2e-4, rel=1e-2)
-    assert compare(row, Exact(3, 5e-5), "f32").holds
+    assert result.difference == pytest.approx(2 * TOLERANCE["f32"], rel=1e-2)
+    assert compare(row, Exact(3, TOLERANCE["f32"] / 2), "f32").holds
 
 
 def test_another_choice_is_named(row: Row) -> None:

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 import snapcc
 from snapcc import cli
 from snapcc.options import FILES
+from snapcc.runtime.verification import TOLERANCE
 from snapcc.sn40l_target.schema import Plan
 
 DECODER = next(decoder for decoder in decoders.GOOD if decoder.name == "monocle")
@@ -181,7 +182,7 @@ def test_text_needs_a_tokenizer(folder: Path, capsys: pytest.CaptureFixture[str]
 def test_verify_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "verify", folder / "model.snapcc", "--json", "--max-new-tokens", 12)
     result = json.loads(output)
-    assert (status, result["holds"], result["tolerance"]) == (0, True, 1e-4)
+    assert (status, result["holds"], result["tolerance"]) == (0, True, TOLERANCE["f32"])
     assert [row["prompt"] for row in result["rows"]] == [19, 10, 5]
     assert [row["selected"] for row in result["rows"]] == [4, 0, 0]
     assert [row["tokens_equal"] for row in result["rows"]] == [12, 12, 12]
@@ -198,7 +199,7 @@ def test_verify_sees_another_program(
     (other / "manifest.json").write_text(json.dumps(manifest))
     status, output, _ = run(capsys, "verify", other, "--tokens", tokens)
     assert status == 1
-    assert "DIFFERENT from PyTorch within 0.0001" in output
+    assert f"DIFFERENT from PyTorch within {TOLERANCE['f32']:g}" in output
     assert re.search(r"row 1: 13 tokens \(3 selected\), .*: DIFFERENT", output)
 
 
@@ -216,3 +217,24 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "inspect", folder / "model.snapcc")
     assert "slots      14 = sink 2 + recent 8 + selected 4 (window 4, pooling avg:5, scores over candidates)" in output
     assert "@decode(tokens: 3xi64, positions: 3xi64, active: 3xi1) -> " in output
+
+
+def test_a_program_for_one_query_token_only_decodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    without_query = torch.utils._pytree.tree_map(
+        lambda dim: None if dim is decoders.QUERY else dim, DECODER.shapes, is_leaf=lambda dim: dim is decoders.QUERY
+    )
+    program = torch.export.export(DECODER.module(), DECODER.arguments(2, 1, 5), dynamic_shapes=without_query)
+    torch.export.save(program, tmp_path / "one.pt")
+    artifact = tmp_path / "one.snapcc"
+    options = "--sink 2 --recent 8 --topk 4 --target host"
+    status, _, errors = run(capsys, tmp_path / "one.pt", *options.split(), "-o", artifact)
+    assert status == 0
+    assert (
+        "decode only, a prompt goes through it token by token: the program was exported for one query token" in errors
+    )
+    status, output, _ = run(capsys, "verify", artifact, "--json", "--max-new-tokens", 8)
+    row = json.loads(output)["rows"][0]
+    assert (status, row["prompt"], row["selected"], row["tokens_equal"]) == (0, 19, 0, 8)
+    assert "through decode, token by token; nothing is selected" in run(capsys, "inspect", artifact)[1]
+    status, _, errors = run(capsys, tmp_path / "one.pt", *options.split(), "--prompt", 20, "--quiet")
+    assert (status, "--prompt was given, but the program has no prefill" in errors) == (2, True)
