@@ -144,10 +144,18 @@ class Lowering:
     def _plan(self, module: ir.Module) -> None:
         from torch_mlir import ir
 
+        from snapcc.sn40l_target.checker import check
+        from snapcc.sn40l_target.errors import PlacementError
         from snapcc.sn40l_target.plan import annotate, plan
 
         with self._progress.step("planning for the SN40L"):
             self.plan = plan(module)
+        with self._progress.step("checking the plan"):
+            if found := check(module, self.plan):
+                raise PlacementError(
+                    f"the plan breaks {len(found)} of its own rules, first {found[0].rule} of {found[0].tensor} in "
+                    f"{found[0].function}: {found[0].message}; this is a fault of snapcc's, please report it"
+                )
             with module.context:
                 # IREE runs the program without the plan's attributes
                 annotated = ir.Module.parse(self.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -284,7 +285,6 @@ def _groups(axes: str, axis: str, parts: str) -> str:
 
 _LOWEST = "0xFF7FFFFF"
 _SMALLEST_NORMAL = "0x00800000"
-_KEYS_IN_PART = 256
 
 
 def _keys(text: _Text, task: _Task) -> _Tensor:
@@ -318,8 +318,8 @@ def _one_token(task: _Task) -> str:
     i lanes of j, whose sums do not wait for one another.
     """
     keys = task.extents["u"]
-    c = _divisor_near(keys, _KEYS_IN_PART)
-    i = max(lanes for lanes in (1, 2, 4) if c % lanes == 0)
+    c = _keys_in_part(keys)
+    i = max(lanes for lanes in (1, 2, 4) if c % lanes == 0 and (lanes == 1 or c >= 16 * lanes))
     text = _Text({**task.extents, "s": keys // c, "c": c, "j": c // i, "i": i})
     _constants(text, task)
     queries = text.join("queries", task.q, "gn", "g")
@@ -549,7 +549,7 @@ def _widened(name: str, element: str) -> tuple[list[str], str]:
     return [f"{name}_f32 = arith.extf {name} : {element} to f32"], f"{name}_f32"
 
 
-def _divisor_near(number: int, wanted: int) -> int:
-    """The divisor of a number that is nearest to another by ratio; the larger of two equally near."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    return min(reversed(divisors), key=lambda d: max(d / wanted, wanted / d))
+def _keys_in_part(keys: int) -> int:
+    """A proper divisor near 256, rather one of 4 that lanes can share; all the keys where there is none."""
+    divisors = [d for d in range(2, keys // 2 + 1) if keys % d == 0]
+    return min(divisors or [keys], key=lambda d: max(d / 256, 256 / d) * 4 / math.gcd(d, 4))

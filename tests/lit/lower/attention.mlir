@@ -39,10 +39,10 @@ func.func @decode(%q: tensor<3x2x2x1x16xf32>, %k: tensor<3x2x512x16xf32>, %v: te
 // Caches as [B, C, H, D], and as [B, C, H D]: read where they lie.
 // CHECK-LABEL: func.func @tokens_first(
 // CHECK-NOT: linalg.transpose
-// CHECK: tensor.expand_shape %arg1 {{.+}} : tensor<2x12x3x16xbf16> into tensor<2x1x12x3x16xbf16>
+// CHECK: tensor.expand_shape %arg1 {{.+}} : tensor<2x12x3x16xbf16> into tensor<2x3x4x3x16xbf16>
 // CHECK: arith.extf
 // CHECK-NOT: linalg.transpose
-// CHECK: tensor.expand_shape %arg2 {{.+}} : tensor<2x12x48xbf16> into tensor<2x1x3x4x3x16xbf16>
+// CHECK: tensor.expand_shape %arg2 {{.+}} : tensor<2x12x48xbf16> into tensor<2x3x4x1x3x16xbf16>
 // CHECK: arith.extf
 // CHECK: arith.truncf
 func.func @tokens_first(%q: tensor<2x3x2x1x16xbf16>, %k_stored: tensor<2x12x3x16xbf16>, %v_stored: tensor<2x12x48xbf16>, %visible: tensor<2x12xi1>) -> tensor<2x3x2x1x16xbf16> {
