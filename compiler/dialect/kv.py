@@ -158,8 +158,8 @@ class AttentionOp(Kv.Operation, name="attention", traits=[ext.Pure]):
     q [B, H, G, Q, Dk], k [B, H, T, Dk], v [B, H, T, Dv], visible [B, T] i1 (optional) -> [B, H, G, Q, Dv].
 
     ``logits = scale * q k^T``; with softcap c > 0, ``c * tanh(logits / c)`` (0.0 is none). ``causal`` hides
-    key j from query i where j > i. A key that is not visible is selected away, in the weights and in the
-    product with v, whatever bytes it holds.
+    key j from query i where j > i: such a key has weight zero. A key that ``visible`` hides is selected away, in the
+    weights and in the product with v, whatever bytes it holds.
     See tests/lit/dialect/attention.mlir.
     """
 
