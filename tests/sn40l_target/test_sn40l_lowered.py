@@ -44,8 +44,8 @@ def test_the_loop_of_prefills_attention_has_scratch_for_one_block_of_queries() -
     shapes = Shapes(n=300)
     found = plan(lowered(shapes))
     scratch = [t.bytes for t in found.tensors if t.kind == "scratch"]
-    # blocks of 100 queries: the scores and the weights of one block over all keys, and no more than one of each more
-    scores = 4 * shapes.h * shapes.g * 100 * 300
+    # blocks of 128 queries: the scores and the weights of one block over all keys, and no more than one of each more
+    scores = 4 * shapes.h * shapes.g * 128 * 300
     assert len(scratch) == shapes.layers
     assert all(2 * scores <= bytes_ <= 3 * scores for bytes_ in scratch)
 
