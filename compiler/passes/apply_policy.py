@@ -158,13 +158,7 @@ class _Rewriter:
         names = [entry.get("kv.name") for entry in result_attributes(self.function)]
         logits = self.last.operands[names.index("logits")]
         builder = TorchBuilder(self.last)
-        if element_of(logits.type) != "f32":
-            none, false = builder.none(), builder.boolean(False)
-            logits = builder.op(
-                "torch.aten._to_copy",
-                [logits, builder.integer(6), none, none, none, false, none],
-                vtensor(shape_of(logits.type), "f32"),
-            )
+        logits = builder.cast(logits, "f32")
         logits = builder.view(logits, logits_shape)
         ir.Operation.create("func.return", operands=[logits], loc=self.last.location, ip=self.tail)
         self.last.erase()

@@ -19,6 +19,7 @@ from ..analysis.attention import (
     value_products,
 )
 from ..analysis.axes import Axes, Axis, Dims, Follows, Group
+from ..analysis.caches import past_length
 from ..analysis.evaluate import Evaluator, Weights
 from ..analysis.functions import argument_attributes, body, functions
 from ..analysis.masks import hidden_keys
@@ -70,7 +71,13 @@ class RaiseAttention:
 
     def _raise(self, function: ir.Operation) -> None:
         axes = Axes(function)
-        past = _past_length(function)
+        past = past_length(function)
+        if past is None:
+            raise Refusal(
+                function,
+                "no cache of the program grows",
+                "return each cache as torch.cat([past, new], dim), and pass it back in at the next step",
+            )
         evaluator = Evaluator(_assumed(function, axes, past), self.weights)
         for softmax, key in softmaxes(body(function), axes):
             logits = logits_of(softmax, axes, evaluator)
@@ -78,19 +85,6 @@ class RaiseAttention:
             causal = past == 0 and key.size > 1
             _check_mask(softmax, hidden, causal)
             _rewrite(logits, key, causal, axes, evaluator)
-
-
-def _past_length(function: ir.Operation) -> int:
-    """The past that the function was specialised at: the extent along which its caches grow."""
-    for view in body(function).operations:
-        if view.operation.name == "kv.append":
-            axis = int(ir.IntegerAttr(view.operation.attributes["axis"]).value)
-            return shape_of(view.operation.operands[0].type)[axis]
-    raise Refusal(
-        function,
-        "no cache of the program grows",
-        "return each cache as torch.cat([past, new], dim), and pass it back in at the next step",
-    )
 
 
 def _assumed(function: ir.Operation, axes: Axes, past: int) -> dict[ir.Value, torch.Tensor]:
@@ -169,7 +163,7 @@ def _rewrite(logits: Logits, key: Axis, causal: bool, axes: Axes, evaluator: Eva
     )
     k4 = _cache(builder, k, heads, row_axes, batch)
     # a model that widens to f32 for its attention gets the cache's own type here: the op computes in f32 anyway
-    q5 = _cast(builder, q5, element_of(k4.type))
+    q5 = builder.cast(q5, element_of(k4.type))
 
     for value_product, weights_side in value_products(logits.softmax, key, axes):
         v = cache_operand(value_product, 1 - weights_side, axes, evaluator)
@@ -204,23 +198,10 @@ def _rewrite(logits: Logits, key: Axis, causal: bool, axes: Axes, evaluator: Eva
         order = [*weight_dims[0], *((*token_group, feature_v) if weights_side == 0 else (feature_v, *token_group))]
         result = value_product.results[0]
         rearranged = rearrange(builder, out, out_dims, order, shape_of(result.type))
-        result.replace_all_uses_with(_cast(builder, rearranged, element_of(result.type)))
+        result.replace_all_uses_with(builder.cast(rearranged, element_of(result.type)))
 
 
 _ONE_AXIS = "let the model's input tokens be the queries, along one axis"
-
-
-def _cast(builder: TorchBuilder, value: ir.Value, element: str) -> ir.Value:
-    """``value`` in another floating-point type: the model's own type at that point."""
-    if element_of(value.type) == element:
-        return value
-    number = {"f16": 5, "f32": 6, "f64": 7, "bf16": 15}[element]
-    none, false = builder.none(), builder.boolean(False)
-    return builder.op(
-        "torch.aten._to_copy",
-        [value, builder.integer(number), none, none, none, false, none],
-        vtensor(shape_of(value.type), element),
-    )
 
 
 def _cache(

@@ -172,24 +172,14 @@ class _Rebuild:
                 continue
             shape = shape_of(argument.type)
             if rows == 1 or (shape and shape[0] == rows):
-                argument.replace_all_uses_with(self._cast(builder.view(self._positions, shape), argument, builder))
+                argument.replace_all_uses_with(
+                    builder.cast(builder.view(self._positions, shape), element_of(argument.type))
+                )
             else:
                 per_row = builder.view(self._positions, [rows, *shape])
-                self._rows.seed(argument, self._cast(per_row, argument, builder))
+                self._rows.seed(argument, builder.cast(per_row, element_of(argument.type)))
         set_signature(
             self._decode, [*entries, {"kv.name": POSITIONS, "kv.role": POSITIONS}], result_attributes(self._decode)
-        )
-
-    def _cast(self, value: ir.Value, like: ir.Value, builder: TorchBuilder) -> ir.Value:
-        element = element_of(like.type)
-        if element == element_of(value.type):
-            return value
-        number = {"si32": 3, "f16": 5, "f32": 6, "f64": 7, "bf16": 15}[element]
-        none, false = builder.none(), builder.boolean(False)
-        return builder.op(
-            "torch.aten._to_copy",
-            [value, builder.integer(number), none, none, none, false, none],
-            vtensor(shape_of(value.type), element),
         )
 
     # --- classification
@@ -280,7 +270,7 @@ class _Rebuild:
         builder = TorchBuilder(producer)
         position = builder.add_integer(self._positions, offset)
         per_row = builder.view(position, [self._axes.row.size, *shape_of(value.type)])
-        self._rows.seed(value, self._cast(per_row, value, builder))
+        self._rows.seed(value, builder.cast(per_row, element_of(value.type)))
 
     def _table(self, op: ir.Operation) -> None:
         """A row of a table at the query's position; a prefix of a table is judged by who takes a part of it."""

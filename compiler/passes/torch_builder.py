@@ -8,6 +8,9 @@ from torch_mlir import ir
 
 from ..dialect.types import element_of, shape_of, vtensor
 
+_SCALAR_TYPES = {"si32": 3, "si64": 4, "f16": 5, "f32": 6, "f64": 7, "bf16": 15}
+"""PyTorch's number of an element type, as the torch dialect spells a dtype."""
+
 
 class TorchBuilder:
     """Ops before ``anchor``, with ``location`` (the anchor's own by default)."""
@@ -74,3 +77,14 @@ class TorchBuilder:
         if amount == 0:
             return value
         return self.op("torch.aten.add.Scalar", [value, self.integer(amount), self.integer(1)], value.type)
+
+    def cast(self, value: ir.Value, element: str) -> ir.Value:
+        """``value`` with another element type; itself where that is the one it has."""
+        if element_of(value.type) == element:
+            return value
+        none, false = self.none(), self.boolean(False)
+        return self.op(
+            "torch.aten._to_copy",
+            [value, self.integer(_SCALAR_TYPES[element]), none, none, none, false, none],
+            vtensor(shape_of(value.type), element),
+        )
