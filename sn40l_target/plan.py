@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from .graph import Function, read_program
-from .machine import SN40L, Machine
+from .machine import SN40L, Machine, MachineError, load_machine
 from .placement import place_program, tensor
 from .schema import Copy, Plan, Section, Tensor
 
@@ -146,11 +146,27 @@ def _number(value: int) -> ir.Attribute:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
+def capacities(text: str) -> dict[str, int]:
+    """Capacities in bytes by tier, from ``TIER:BYTES,TIER:BYTES``.
+
+    Raises:
+        MachineError: a capacity that is not a whole number.
+    """
+    found = {}
+    for part in filter(None, text.split(",")):
+        tier, _, number = part.partition(":")
+        if not number.isdecimal():
+            raise MachineError(f"a capacity is given as TIER:BYTES, got {part!r}")
+        found[tier] = int(number)
+    return found
+
+
 @dataclass(frozen=True)
 class Sn40lPlan:
-    """Plans a linalg-phase module for an SN40L socket and writes the plan into it as attributes.
+    """Plans a linalg-phase module for a socket of a machine and writes the plan into it as attributes.
 
-    The options are the tiers' capacities in bytes. Nothing but attributes changes.
+    ``machine`` is the name of a machine that comes with snapcc or a TOML file, ``capacity`` replaces the capacities of
+    tiers: ``SRAM:1048576,HBM:4194304``, in bytes. Nothing but attributes changes.
 
     Before: ``%3 = linalg.matmul ins(...) outs(...)``
 
@@ -162,15 +178,15 @@ class Sn40lPlan:
 
     name: ClassVar[str] = "sn40l-plan"
 
-    sram: int = SN40L.tier("SRAM").bytes
-    hbm: int = SN40L.tier("HBM").bytes
-    ddr: int = SN40L.tier("DDR").bytes
+    machine: str = "sn40l"
+    capacity: str = ""
 
     def run(self, module: ir.Operation) -> None:
         """Annotates a ``builtin.module``.
 
         Raises:
+            MachineError: an unknown machine or tier, or a machine file that is wrong.
             ProgramError, PlacementError: see ``plan``.
         """
-        machine = SN40L.with_capacities({"SRAM": self.sram, "HBM": self.hbm, "DDR": self.ddr})
+        machine = load_machine(self.machine).with_capacities(capacities(self.capacity))
         annotate(module, plan(module, machine))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from snapcc.frontend import Decoder
+    from snapcc.sn40l_target.machine import Machine
 
 DECODE_FLAGS = ("--iree-opt-level=O3",)
 """Without data tiling, although attention's products are shaped so that it would not re-lay-out the caches: IREE 3.13
@@ -65,12 +66,14 @@ def build(model: str | Path | ExportedProgram, options: Options, progress: Progr
         UsageError: options that do not fit one another or the model.
         FrontendError, Refusal: a model that is not understood, or not provably safe to rewrite.
         ir.MLIRError, IreeCompileError: a compiler that is used failed.
+        MachineError: a machine that is not known or not well described.
         ProgramError, PlacementError: a program that cannot be planned.
         ArtifactError, OSError: the result cannot be written.
     """
+    machine = _machine(options)
     decoder, origin = _load(model, options, progress)
     choice = choose(decoder, options, progress)
-    lowering = Lowering(decoder, choice, options, progress)
+    lowering = Lowering(decoder, choice, machine, options, progress)
     for phase in lowering.phases():
         if options.dump_to is not None:
             options.dump_to.mkdir(parents=True, exist_ok=True)
@@ -82,6 +85,13 @@ def build(model: str | Path | ExportedProgram, options: Options, progress: Progr
         _fill(folder, decoder, origin, choice, lowering, options, progress)
     progress.note(f"wrote {target}")
     return target
+
+
+def _machine(options: Options) -> Machine | None:
+    """The machine to plan for, before anything that takes long."""
+    from snapcc.sn40l_target.machine import load_machine
+
+    return load_machine(options.machine) if options.target == "sn40l" else None
 
 
 def _load(model: str | Path | ExportedProgram, options: Options, progress: Progress) -> tuple[Decoder, Origin]:

@@ -115,6 +115,9 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "-o", dest="output", type=Path, metavar="OUT.snapcc", help="the artifact (MODEL's name, in the current folder)"
     )
     parser.add_argument("--target", choices=get_args(Target), default="sn40l", help="host plans nothing (sn40l)")
+    parser.add_argument(
+        "--machine", default="sn40l", metavar="FILE", help="the machine planned for: sn40l, small-dataflow, a TOML file"
+    )
     cache = parser.add_argument_group("the cache")
     cache.add_argument("--kv", choices=_POLICIES, default="snapstream", help="the policy (snapstream)")
     cache.add_argument("--slots", type=_positive, metavar="C", help="slots in all (a quarter of the context, <= 8192)")

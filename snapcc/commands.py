@@ -35,6 +35,7 @@ def compile_command(options: argparse.Namespace) -> int:
     wanted = Options(
         output=options.output,
         target=options.target,
+        machine=options.machine,
         wishes=Wishes(
             slots=options.slots,
             sink=options.sink,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from snapcc.compiler.passes.manager import Step
     from snapcc.frontend import Decoder
+    from snapcc.sn40l_target.machine import Machine
     from snapcc.sn40l_target.schema import Plan
 
 _DECODE = "decode"
@@ -74,13 +75,16 @@ class Lowering:
         modules: MLIR for IREE by the name of its module, from the iree phase on.
     """
 
-    def __init__(self, decoder: Decoder, choice: Choice, options: Options, progress: Progress) -> None:
+    def __init__(
+        self, decoder: Decoder, choice: Choice, machine: Machine | None, options: Options, progress: Progress
+    ) -> None:
         self.text = ""
         self.functions: dict[str, FunctionSpec] = {}
         self.plan: Plan | None = None
         self.modules: dict[str, bytes] = {}
         self._decoder = decoder
         self._choice = choice
+        self._machine = machine
         self._options = options
         self._progress = progress
 
@@ -106,8 +110,8 @@ class Lowering:
         self._run(module, "lowering to linalg", pipelines.lower_to_linalg())
         self.functions = _functions(module)
         yield "linalg"
-        if self._options.target == "sn40l":
-            self._plan(module)
+        if self._machine is not None:
+            self._plan(module, self._machine)
             yield "sn40l"
         self._run(module, "lowering to IREE's dialects", pipelines.lower_to_iree())
         groups: dict[str, list[str]] = {}
@@ -141,15 +145,15 @@ class Lowering:
     def _show(self, module: ir.Module) -> None:
         self.text = module.operation.get_asm(enable_debug_info=True)
 
-    def _plan(self, module: ir.Module) -> None:
+    def _plan(self, module: ir.Module, machine: Machine) -> None:
         from torch_mlir import ir
 
         from snapcc.sn40l_target.checker import check
         from snapcc.sn40l_target.errors import PlacementError
         from snapcc.sn40l_target.plan import annotate, plan
 
-        with self._progress.step("planning for the SN40L"):
-            self.plan = plan(module)
+        with self._progress.step(f"planning for {machine.name}"):
+            self.plan = plan(module, machine)
         with self._progress.step("checking the plan"):
             if found := check(module, self.plan):
                 raise PlacementError(

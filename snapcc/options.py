@@ -31,7 +31,8 @@ class Options:
     Attributes:
         output: the artifact; by default MODEL's name with ``.snapcc``, in the current folder. With ``compile_to``,
             the phase's file, and standard output by default.
-        target: ``sn40l`` plans for that machine, ``host`` plans nothing.
+        target: ``sn40l`` plans for a dataflow machine, ``host`` plans nothing.
+        machine: the machine that is planned for: the name of one that comes with snapcc, or a TOML file.
         wishes: about the cache.
         batch: B.
         prompts: the prompt lengths to compile.
@@ -46,6 +47,7 @@ class Options:
 
     output: Path | None = None
     target: Target = "sn40l"
+    machine: str = "sn40l"
     wishes: Wishes = field(default_factory=Wishes)
     batch: int = 1
     prompts: tuple[int, ...] | None = None

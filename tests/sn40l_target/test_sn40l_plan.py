@@ -154,7 +154,7 @@ def test_the_pass_plans_for_the_capacities_given() -> None:
     manager.run(module, [Sn40lPlan()])
     assert "sn40l.tier" in module.operation.get_asm()
     with pytest.raises(PlacementError, match=r"HBM lacks|DDR lacks"):
-        manager.run(parse(decoder(Shape())), [Sn40lPlan(hbm=64, ddr=64)])
+        manager.run(parse(decoder(Shape())), [Sn40lPlan(capacity="HBM:64,DDR:64")])
 
 
 def test_a_model_of_smollm2s_size_is_planned_and_checked_within_a_minute() -> None:

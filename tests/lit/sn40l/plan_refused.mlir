@@ -1,4 +1,4 @@
-// RUN: not snapcc-opt %s --split-input-file --pass-pipeline='builtin.module(sn40l-plan{hbm=448 ddr=64})' 2>&1 | filecheck %s
+// RUN: not snapcc-opt %s --split-input-file --pass-pipeline='builtin.module(sn40l-plan{capacity=HBM:448,DDR:64})' 2>&1 | filecheck %s
 
 // A program that does not fit is refused with the memory map.
 
