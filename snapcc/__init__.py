@@ -20,7 +20,7 @@ def compile(model: str | Path | ExportedProgram, output: str | Path, **options: 
         model: a file of ``torch.export.save``, a Hugging Face folder, or an exported program.
         output: the artifact's folder.
         options: the other fields of ``snapcc.options.Options``, and those of ``snapcc.defaults.Wishes``: ``slots``,
-            ``sink``, ``recent``, ``topk``, ``window``, ``pool``, ``pool_size``, ``score``.
+            ``kv``, ``sink``, ``recent``, ``topk``, ``window``, ``pool``, ``pool_size``, ``score``, ``room``.
 
     Returns:
         the artifact's folder.

@@ -152,6 +152,7 @@ def _fill(
         device=options.device,
         cpu=options.cpu if options.device == "cpu" else None,
         dtype=_dtype(decoder.weights().values()),
+        kv=options.wishes.kv,
         policy=choice.policy,
         batch=options.batch,
         vocabulary=decoder.vocabulary,

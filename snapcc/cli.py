@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +18,9 @@ from snapcc.runtime.iree_compile import Device
 from .arguments import Parser, UsageError
 from .errors import TRACEBACK, report
 from .options import PHASES, Dtype, Target
+from .presets import PRESETS, Preset
 
 _COMMANDS = ("compile", "run", "verify", "inspect")
-_POLICIES = ("snapstream",)
 
 _DESCRIPTION = """\
 Compiles a PyTorch decoder to a static program with a fixed number of KV cache slots.
@@ -105,9 +106,22 @@ class _Version(argparse.Action):
         raise SystemExit(0)
 
 
+def _presets() -> str:
+    """What each preset means, for the help."""
+
+    def described(preset: Preset) -> str:
+        text = f"{preset.meaning}. {preset.deviation}".rstrip(". ") + "."
+        return textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    ")
+
+    shown = "\n".join(f"  {name}\n{described(preset)}" for name, preset in PRESETS.items())
+    return f"presets of --kv, of one mechanism: S first tokens, a ring of R recent ones, K selected ones\n{shown}"
+
+
 def _add_compile(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _presets()
     parser.description = (
-        "Compiles a decoder: its growing caches become S + R + K slots, the program is planned for the SN40L and "
+        "Compiles a decoder: its growing caches become S + R + K slots, the program is planned for the SN40L and\n"
         "compiled by IREE. Says what it chose for whatever is left open."
     )
     parser.add_argument("model", metavar="MODEL", help="a program of torch.export.save, or a Hugging Face folder")
@@ -119,7 +133,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--machine", default="sn40l", metavar="FILE", help="the machine planned for: sn40l, small-dataflow, a TOML file"
     )
     cache = parser.add_argument_group("the cache")
-    cache.add_argument("--kv", choices=_POLICIES, default="snapstream", help="the policy (snapstream)")
+    cache.add_argument("--kv", choices=PRESETS, default=next(iter(PRESETS)), help="the preset, see below (snapstream)")
     cache.add_argument("--slots", type=_positive, metavar="C", help="slots in all (a quarter of the context, <= 8192)")
     cache.add_argument("--sink", type=_natural, metavar="S", help="first tokens that stay (4)")
     cache.add_argument("--recent", type=_positive, metavar="R", help="last tokens that stay (the rest of C)")
@@ -127,11 +141,10 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     cache.add_argument(
         "--obs-window", type=_positive, metavar="W", help="last queries that choose them (32, or R if that is less)"
     )
+    cache.add_argument("--pool", type=_pool, metavar="KIND:SIZE", help="pooling of the scores: max:7, none (avg:5)")
+    cache.add_argument("--score", choices=get_args(Score), help="keys that the scores' softmax goes over (candidates)")
     cache.add_argument(
-        "--pool", type=_pool, default=("avg", 5), metavar="KIND:SIZE", help="pooling of the scores: avg:5, max:7, none"
-    )
-    cache.add_argument(
-        "--score", choices=get_args(Score), default="candidates", help="keys that the scores' softmax goes over"
+        "--room", type=_natural, metavar="N", help="snapkv: generated tokens before the ring slides (256, <= C / 4)"
     )
     shapes = parser.add_argument_group("shapes and types")
     shapes.add_argument("--batch", type=_positive, default=1, metavar="B", help="rows (1)")

@@ -31,7 +31,7 @@ def compile_command(options: argparse.Namespace) -> int:
     # transformers draws bars of its own on standard error
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    pool, pool_size = options.pool
+    pool, pool_size = options.pool or (None, None)
     wanted = Options(
         output=options.output,
         target=options.target,
@@ -45,6 +45,8 @@ def compile_command(options: argparse.Namespace) -> int:
             pool=pool,
             pool_size=pool_size,
             score=options.score,
+            kv=options.kv,
+            room=options.room,
         ),
         batch=options.batch,
         prompts=options.prompts,

@@ -41,6 +41,14 @@ class Choice:
     prompts: tuple[int, ...]
     max_positions: int
 
+    @property
+    def probe_past(self) -> int:
+        """The second past length to look at decode at: the last position's, or next to it where that is the first."""
+        last = self.max_positions - 1
+        if last != self.policy.slots - 1:
+            return last
+        return last - 1 if last > 1 else last + 1
+
 
 def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
     """The policy and the prompt lengths for a decoder; says what was chosen.
@@ -53,7 +61,8 @@ def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
     past, context = decoder.past, decoder.max_positions
     policy, said = choose_policy(options.wishes, context, past.lower if past.lower == past.upper else None)
     progress.note(said)
-    bound = probe_past(policy.slots, context) + 1
+    # a full cache drops nothing, so that no position may come after its last slot's
+    bound = policy.slots if options.wishes.preset.span == "context" else probe_past(policy.slots, context) + 1
     if decoder.prefill_refusal is not None:
         if options.prompts:
             raise UsageError(f"--prompt was given, but the program has no prefill: {decoder.prefill_refusal}")
@@ -127,7 +136,7 @@ class Lowering:
         from snapcc.frontend import import_functions
 
         decoder, choice, batch = self._decoder, self._choice, self._options.batch
-        wanted = {_DECODE: (batch, 1, choice.policy.slots - 1), PROBE: (batch, 1, choice.max_positions - 1)}
+        wanted = {_DECODE: (batch, 1, choice.policy.slots - 1), PROBE: (batch, 1, choice.probe_past)}
         wanted |= {f"prefill_{length}": (1, length, 0) for length in choice.prompts}
         with self._progress.step(f"importing {', '.join(wanted)}"):
             programs = [(name, decoder.specialise(*lengths)) for name, lengths in wanted.items()]

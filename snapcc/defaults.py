@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from snapcc.compiler.dialect.policy import Policy, PoolKind, Score
 
 from .arguments import UsageError
+from .presets import PRESETS, Preset
 
 SINK = 4
 MOST_SLOTS = 8192
 FEWEST_SLOTS = 8
 UNKNOWN_CONTEXT_SLOTS = 1024
 OBSERVATION_WINDOW = 32
+ROOM = 256
 PROMPTS = (128, 1024)
 
 
@@ -29,6 +31,8 @@ class Wishes:
         pool: the pooling of the scores.
         pool_size: its kernel.
         score: over which keys the scores' softmax goes.
+        kv: the preset, a key of ``PRESETS``.
+        room: how many generated tokens the ring of ``snapkv`` takes before it slides.
     """
 
     slots: int | None = None
@@ -36,9 +40,22 @@ class Wishes:
     recent: int | None = None
     topk: int | None = None
     window: int | None = None
-    pool: PoolKind = "avg"
-    pool_size: int = 5
-    score: Score = "candidates"
+    pool: PoolKind | None = None
+    pool_size: int | None = None
+    score: Score | None = None
+    kv: str = "snapstream"
+    room: int | None = None
+
+    @property
+    def preset(self) -> Preset:
+        """The preset of ``kv``.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        if self.kv not in PRESETS:
+            raise UsageError(f"there is no preset {self.kv!r}; take one of {', '.join(PRESETS)}")
+        return PRESETS[self.kv]
 
 
 def choose_policy(wishes: Wishes, context: int | None, past: int | None = None) -> tuple[Policy, str]:
@@ -46,7 +63,8 @@ def choose_policy(wishes: Wishes, context: int | None, past: int | None = None) 
 
     C is what was asked for; else P + 1 for a program exported at a fixed past P; else the sum of S, R and K where R
     was asked for; else a quarter of the context, at most 8,192, and 1,024 where no context is known. S is 4, K is
-    C / 4, R is the rest, W is min(32, R).
+    C / 4, R is the rest, W is min(32, R). A preset fixes some parts: ``full`` has R = C = the context; ``snapkv`` has
+    W = min(32, C / 4), a room of min(256, C / 4) tokens, R = W + room, and K is the rest.
 
     Args:
         wishes: what the user asked for.
@@ -54,23 +72,27 @@ def choose_policy(wishes: Wishes, context: int | None, past: int | None = None) 
         past: P, the past length at which a program was exported, if it was exported at one only.
 
     Raises:
-        UsageError: parts that do not add up to the given C, or that no policy can have.
+        UsageError: parts that contradict the preset, do not add up to the given C, or that no policy can have.
     """
+    wishes = _with_preset(wishes)
     slots, reason = _slots(wishes, context, past)
+    given = wishes.slots is not None or past is not None
+    if wishes.preset.span == "room":
+        wishes = _with_room(wishes, slots, given)
     sink = SINK if wishes.sink is None else wishes.sink
     topk = slots // 4 if wishes.topk is None else wishes.topk
     recent = slots - sink - topk if wishes.recent is None else wishes.recent
-    given = wishes.slots is not None or past is not None
     if given and wishes.recent is not None and wishes.topk is None:
         topk = slots - sink - recent
     if given and sink + recent + topk != slots:
         raise UsageError(
             f"sink {sink} + recent {recent} + topk {topk} = {sink + recent + topk} slots, and {reason}; "
-            f"leave out one of --sink, --recent and --topk, or let them add up"
+            f"leave out one of {_ADJUSTABLE[wishes.preset.span]}, or let them add up"
         )
     window = min(OBSERVATION_WINDOW, recent) if wishes.window is None else wishes.window
+    pool_size = 5 if wishes.pool_size is None else wishes.pool_size
     try:
-        policy = Policy(sink, recent, topk, window, wishes.pool, wishes.pool_size, wishes.score)
+        policy = Policy(sink, recent, topk, window, wishes.pool or "avg", pool_size, wishes.score or "candidates")
     except ValueError as error:
         raise UsageError(f"{error} (of {slots} slots: {reason})") from None
     if policy.slots != slots:
@@ -97,6 +119,51 @@ def choose_prompts(asked: tuple[int, ...] | None, slots: int, longest: int) -> t
     return tuple(sorted(set(asked)))
 
 
+_FLAGS = {"window": "--obs-window"}
+_ADJUSTABLE = {
+    "part": "--sink, --recent and --topk",
+    "room": "--obs-window, --room and --topk",
+    "context": "--slots",
+}
+
+
+def _with_preset(wishes: Wishes) -> Wishes:
+    """The wishes with the parts that their preset fixes.
+
+    Raises:
+        UsageError: a part was asked for that the preset fixes at another value, or that it does not have.
+    """
+    preset = wishes.preset
+    for part, value in preset.fixed.items():
+        asked = getattr(wishes, part)
+        if asked not in (None, value):
+            flag = _FLAGS.get(part, f"--{part}")
+            raise UsageError(
+                f"--kv {wishes.kv} has {part} {value}, and {flag} {asked} was asked for; leave {flag} out, or use "
+                f"--kv snapstream, which takes it"
+            )
+    if wishes.recent is not None and preset.span != "part":
+        instead = "use --obs-window and --room" if preset.span == "room" else "use --kv window"
+        raise UsageError(f"--kv {wishes.kv} finds its recent tokens itself, and --recent was given; {instead}")
+    if wishes.room is not None and preset.span != "room":
+        raise UsageError(f"--room is for --kv snapkv, and not for --kv {wishes.kv}; use --recent")
+    return replace(wishes, **preset.fixed)
+
+
+def _with_room(wishes: Wishes, slots: int, given: bool) -> Wishes:
+    """W, R = W + room and K of ``snapkv``."""
+    window = min(OBSERVATION_WINDOW, max(slots // 4, 1)) if wishes.window is None else wishes.window
+    room = wishes.room
+    if room is None:
+        rest = slots - window - wishes.topk if given and wishes.topk is not None else min(ROOM, slots // 4)
+        room = max(rest, 0)
+    topk = wishes.topk
+    if topk is None:
+        # with R asked for, C is the sum of the parts, as where --recent is
+        topk = slots // 4 if wishes.room is not None and not given else max(slots - window - room, 0)
+    return replace(wishes, window=window, recent=window + room, topk=topk)
+
+
 def _slots(wishes: Wishes, context: int | None, past: int | None) -> tuple[int, str]:
     if past is not None:
         reason = f"the program was exported at a past of {past}, which makes {past + 1}"
@@ -106,8 +173,20 @@ def _slots(wishes: Wishes, context: int | None, past: int | None) -> tuple[int, 
                 f"or leave --slots out"
             )
         return past + 1, reason
+    if wishes.preset.span == "context" and context is not None:
+        if wishes.slots not in (None, context):
+            raise UsageError(
+                f"--kv {wishes.kv} keeps the model's {context} tokens, and --slots {wishes.slots} was asked for; "
+                f"leave --slots out, or use --kv window"
+            )
+        return context, f"the model's {context} tokens"
     if wishes.slots is not None:
         return wishes.slots, f"--slots {wishes.slots} was asked for"
+    if wishes.preset.span == "context":
+        raise UsageError(
+            f"--kv {wishes.kv} keeps the model's longest sequence, and the program does not say how long that is; "
+            f"say it with --slots"
+        )
     if context is None:
         return UNKNOWN_CONTEXT_SLOTS, "the model's context is not known"
     return max(min(context // 4, MOST_SLOTS), FEWEST_SLOTS), f"a quarter of the model's {context} tokens"

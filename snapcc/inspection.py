@@ -41,6 +41,7 @@ def summary(artifact: Artifact) -> dict[str, Any]:
         "vocabulary": manifest.vocabulary,
         "max_positions": manifest.max_positions,
         "batch": manifest.batch,
+        "kv": manifest.kv,
         "policy": {
             "slots": policy.slots,
             "sink": policy.sink,
@@ -76,6 +77,7 @@ def words(content: dict[str, Any]) -> str:
         f"{content['artifact']}: {content['model']}, {content['dtype']}, {content['vocabulary']:,} tokens, "
         f"{bound} positions",
         f"  made by snapcc {content['snapcc']} for {content['device']}, planned for {content['target']}",
+        f"  policy     {content['kv']}",
         f"  slots      {policy['slots']:,} = sink {policy['sink']} + recent {policy['recent']:,} + "
         f"selected {policy['topk']:,} (window {policy['window']}, pooling {_pooling(policy)}, "
         f"scores over {policy['score']})",

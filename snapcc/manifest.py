@@ -8,7 +8,7 @@ from snapcc.compiler.dialect.policy import Policy
 from snapcc.runtime.engine import FunctionSpec, ProgramSpec
 from snapcc.runtime.iree_compile import Device
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised by one whenever an older snapcc could not read a new manifest, or a newer one an old manifest."""
 
 FILE = "manifest.json"
@@ -59,7 +59,8 @@ class Manifest(_Part):
         phases: the files of the phases, by phase, as far as they were kept.
         target: what was planned for: ``sn40l``, or ``host`` where nothing was.
         device: what the program is compiled for, and ``cpu`` the processor where that is ``cpu``.
-        dtype: the weights' element type by MLIR's name, ``f32`` or ``bf16``.
+        dtype: the weights' element type by MLIR's name, ``f32``, ``bf16`` or ``f16``.
+        kv: the preset that the policy was made from.
         policy: the slots and the selection.
         batch: B.
         vocabulary: V.
@@ -84,6 +85,7 @@ class Manifest(_Part):
     device: Device
     cpu: str | None
     dtype: str
+    kv: str
     policy: Policy
     batch: int
     vocabulary: int

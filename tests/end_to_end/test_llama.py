@@ -9,6 +9,7 @@ import torch
 from compiled import TOLERANCE, assert_equals_oracle, prompts_of, tiny_llama
 
 import snapcc
+from snapcc.artifact import load as load_artifact
 from snapcc.runtime.generation import generate
 
 # below S, below S + R, S + R itself, one selected, all selected, several wraps of the ring
@@ -41,6 +42,36 @@ def test_logits_and_tokens_are_the_oracles(case: str, models: Path, tmp_path: Pa
     assert_equals_oracle(artifact, GROUPS, 24)
 
 
+# Each with a prompt that fits, one that is selected from or dropped, and 20 new tokens, which wrap the ring.
+PRESET_CASES: dict[str, dict[str, Any]] = {
+    "streamingllm": {"sink": 2, "recent": 8},
+    "sage-kv": {"sink": 2, "recent": 8, "topk": 4},
+    "snapkv": {"window": 4, "room": 6, "topk": 5},
+    "window": {"recent": 9},
+    "full": {},
+}
+
+
+@pytest.mark.parametrize("kv", PRESET_CASES)
+def test_a_preset_equals_the_oracle(kv: str, tmp_path: Path) -> None:
+    tiny_llama(tmp_path / "llama", max_position_embeddings=72)
+    options = {"batch": 3, "prompts": (48,), "target": "host", "kv": kv}
+    artifact = snapcc.compile(tmp_path / "llama", tmp_path / "out.snapcc", **options, **PRESET_CASES[kv])
+    assert load_artifact(artifact).manifest.kv == kv
+    assert_equals_oracle(artifact, [(5, 20, 48)], 20)
+
+
+def test_full_is_the_unmodified_model_and_ends_where_it_does(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "llama", max_position_embeddings=40)
+    options = {"kv": "full", "prompts": (16,), "target": "host"}
+    program = snapcc.load(snapcc.compile(tmp_path / "llama", tmp_path / "out.snapcc", **options))
+    (row,) = generate(program, prompts_of((16,), 256), 25)
+    right = model(input_ids=torch.tensor([[*row.prompt, *row.tokens[:-1]]])).logits[0, 15:].numpy()
+    assert np.abs(np.stack(row.logits) - right).max() <= TOLERANCE * max(1.0, float(np.abs(right).max()))
+    with pytest.raises(ValueError, match="40"):
+        generate(program, prompts_of((16,), 256), 26)
+
+
 def test_equals_the_unmodified_model_where_everything_fits(tmp_path: Path) -> None:
     model = tiny_llama(tmp_path / "llama")
     options = {"sink": 2, "recent": 40, "topk": 4, "window": 4, "batch": 2, "prompts": (16,), "target": "host"}
@@ -53,7 +84,6 @@ def test_equals_the_unmodified_model_where_everything_fits(tmp_path: Path) -> No
 
 
 def test_bf16_agrees_within_its_precision(tmp_path: Path) -> None:
-    from snapcc.artifact import load as load_artifact
     from snapcc.oracle import oracle
     from snapcc.runtime.verification import compare
 

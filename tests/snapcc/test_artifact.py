@@ -25,6 +25,7 @@ def content(folder: Path, weights: str = "weights.safetensors") -> Manifest:
         device="cpu",
         cpu="host",
         dtype="bf16",
+        kv="snapstream",
         policy=Policy(2, 8, 4, 4),
         batch=2,
         vocabulary=16,
@@ -143,7 +144,7 @@ def change(made: Path, **entries: Any) -> None:
 
 def test_another_schema_version_is_refused(made: Path) -> None:
     change(made, schema_version=99, something_new=1)
-    with pytest.raises(ArtifactError, match="has schema version 99 and this snapcc reads version 1"):
+    with pytest.raises(ArtifactError, match="has schema version 99 and this snapcc reads version 2"):
         load(made)
 
 

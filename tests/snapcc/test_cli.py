@@ -11,6 +11,7 @@ import pytest
 from snapcc import build, cli, commands
 from snapcc.defaults import Wishes
 from snapcc.options import FILES, Options
+from snapcc.presets import PRESETS
 
 
 @pytest.fixture
@@ -32,13 +33,14 @@ def test_compile_is_the_default_command(asked: list[tuple[str, Options]]) -> Non
 def test_every_option_arrives(asked: list[tuple[str, Options]]) -> None:
     arguments = (
         "folder -o out.snapcc --target host --slots 14 --sink 2 --recent 8 --topk 4 --obs-window 4 --pool max:7 "
-        "--score all --batch 3 --prompt 40,20 --dtype bf16 --device vulkan --input tokens=ids,positions=where "
-        "--causal-mask m1 --causal-mask m2 --compile-to kv --dump-compilation-phases-to dumps --mlir-timing"
+        "--score all --kv snapkv --room 4 --batch 3 --prompt 40,20 --dtype bf16 --device vulkan "
+        "--input tokens=ids,positions=where --causal-mask m1 --causal-mask m2 --compile-to kv "
+        "--dump-compilation-phases-to dumps --mlir-timing"
     )
     assert cli.main(arguments.split()) == 0
     model, options = asked[0]
     assert model == "folder"
-    assert options.wishes == Wishes(14, 2, 8, 4, 4, "max", 7, "all")
+    assert options.wishes == Wishes(14, 2, 8, 4, 4, "max", 7, "all", "snapkv", 4)
     assert (options.output, options.target, options.batch) == (Path("out.snapcc"), "host", 3)
     assert (options.prompts, options.dtype, options.device) == ((40, 20), "bf16", "vulkan")
     assert options.inputs == {"tokens": "ids", "positions": "where"}
@@ -46,6 +48,15 @@ def test_every_option_arrives(asked: list[tuple[str, Options]]) -> None:
     assert (options.compile_to, options.dump_to) == ("kv", Path("dumps"))
     assert options.instrumentation is not None
     assert options.instrumentation.timing
+
+
+def test_the_help_tells_every_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["compile", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for name, preset in PRESETS.items():
+        assert f"{name} {preset.meaning}" in shown
+        assert preset.deviation in shown
 
 
 def test_the_phases_files() -> None:

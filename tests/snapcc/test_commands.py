@@ -206,7 +206,7 @@ def test_verify_sees_another_program(
 def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "inspect", folder / "model.snapcc", "--json")
     content = json.loads(output)
-    assert status == 0
+    assert (status, content["kv"]) == (0, "snapstream")
     sizes = {"slots": 14, "sink": 2, "recent": 8, "topk": 4, "window": 4}
     assert content["policy"] == sizes | {"pool": "avg", "pool_size": 5, "score": "candidates"}
     assert content["prompts"] == [{"length": 20, "selected": 4}]
@@ -238,3 +238,10 @@ def test_a_program_for_one_query_token_only_decodes(tmp_path: Path, capsys: pyte
     assert "through decode, token by token; nothing is selected" in run(capsys, "inspect", artifact)[1]
     status, _, errors = run(capsys, tmp_path / "one.pt", *options.split(), "--prompt", 20, "--quiet")
     assert (status, "--prompt was given, but the program has no prefill" in errors) == (2, True)
+
+
+def test_full_takes_a_program_to_its_last_position(tmp_path: Path) -> None:
+    """Its export bounds the past at 256, so that decode cannot be looked at beyond its own length."""
+    static = tmp_path / "out.mlir"
+    snapcc.compile(DECODER.program(), static, kv="full", prompts=(16,), compile_to="static")
+    assert '"kv.slots"(%arg1) {ring = 257 : i64, sink = 0 : i64}' in static.read_text()

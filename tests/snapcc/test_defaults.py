@@ -54,6 +54,53 @@ def test_refused(wishes: Wishes, past: int | None, message: str) -> None:
         choose_policy(wishes, 8192, past)
 
 
+@pytest.mark.parametrize(
+    ("wishes", "context", "past", "policy"),
+    [
+        (Wishes(kv="streamingllm"), 8192, None, Policy(4, 2044, 0, 1, "none")),
+        (Wishes(kv="streamingllm", sink=2, slots=10, topk=0), 8192, None, Policy(2, 8, 0, 1, "none")),
+        (Wishes(kv="sage-kv"), 8192, None, Policy(4, 1532, 512, 1, "none")),
+        (Wishes(kv="sage-kv", sink=2, recent=8, topk=4, score="all"), None, None, Policy(2, 8, 4, 1, "none", 5, "all")),
+        (Wishes(kv="snapkv"), 8192, None, Policy(0, 288, 1760, 32, score="all")),
+        (Wishes(kv="snapkv", slots=8), 8192, None, Policy(0, 4, 4, 2, score="all")),
+        (Wishes(kv="snapkv", slots=12, window=4, room=4), None, None, Policy(0, 8, 4, 4, score="all")),
+        (Wishes(kv="snapkv", slots=12, window=4, topk=6), None, None, Policy(0, 6, 6, 4, score="all")),
+        (Wishes(kv="snapkv", window=4, topk=6, room=2), None, None, Policy(0, 6, 6, 4, score="all")),
+        (Wishes(kv="snapkv", room=5000), 8192, None, Policy(0, 5032, 512, 32, score="all")),
+        (Wishes(kv="snapkv"), None, 511, Policy(0, 160, 352, 32, score="all")),
+        (Wishes(kv="window", slots=10), 8192, None, Policy(0, 10, 0, 1, "none")),
+        (Wishes(kv="window", recent=10), 8192, None, Policy(0, 10, 0, 1, "none")),
+        (Wishes(kv="full"), 8192, None, Policy(0, 8192, 0, 1, "none")),
+        (Wishes(kv="full", slots=300), None, None, Policy(0, 300, 0, 1, "none")),
+        (Wishes(kv="full"), 8192, 511, Policy(0, 512, 0, 1, "none")),
+    ],
+)
+def test_presets(wishes: Wishes, context: int | None, past: int | None, policy: Policy) -> None:
+    assert choose_policy(wishes, context, past)[0] == policy
+
+
+@pytest.mark.parametrize(
+    ("wishes", "context", "message"),
+    [
+        (Wishes(kv="streamingllm", topk=4), 64, "--kv streamingllm has topk 0, and --topk 4 was asked for; leave --to"),
+        (Wishes(kv="sage-kv", window=4), 64, "--kv sage-kv has window 1, and --obs-window 4 .* use --kv snapstream"),
+        (Wishes(kv="sage-kv", pool="avg"), 64, "--kv sage-kv has pool none, and --pool avg was asked for"),
+        (Wishes(kv="snapkv", score="candidates"), 64, "--kv snapkv has score all, and --score candidates"),
+        (Wishes(kv="snapkv", sink=4), 64, "--kv snapkv has sink 0, and --sink 4 was asked for"),
+        (Wishes(kv="snapkv", recent=4), 64, "--recent was given; use --obs-window and --room"),
+        (Wishes(kv="snapkv", slots=8, room=10), 64, "leave out one of --obs-window, --room and --topk"),
+        (Wishes(kv="window", room=4), 64, "--room is for --kv snapkv, and not for --kv window; use --recent"),
+        (Wishes(kv="full", recent=4), 64, "--recent was given; use --kv window"),
+        (Wishes(kv="full", slots=32), 64, "--kv full keeps the model's 64 tokens, and --slots 32 was asked for; leave"),
+        (Wishes(kv="full"), None, "--kv full keeps the model's longest sequence, .* say it with --slots"),
+        (Wishes(kv="h2o"), 64, "there is no preset 'h2o'; take one of snapstream, "),
+    ],
+)
+def test_what_a_preset_refuses(wishes: Wishes, context: int | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        choose_policy(wishes, context)
+
+
 @given(slots=st.integers(8, 100_000), context=st.none() | st.integers(8, 10**6))
 def test_a_given_c_is_kept(slots: int, context: int | None) -> None:
     policy, _ = choose_policy(Wishes(slots=slots), context)
