@@ -51,8 +51,7 @@ def test_what_is_not_as_declared_is_said(kind: Any) -> None:
         )
     expected = f"{singles}" if singles == len(operands) else f"{singles} to {len(operands)}"
     assert refused(written(kind, whole, len(operands) + 1, len(results))).endswith(
-        f"-:2:1: error: '{kind.OPERATION_NAME}' op has {len(operands) + 1} operands, "
-        f"expected {expected}"
+        f"-:2:1: error: '{kind.OPERATION_NAME}' op has {len(operands) + 1} operands, expected {expected}"
     )
     assert refused(written(kind, whole, len(operands), len(results) + 1)).endswith(
         f"op has {len(results) + 1} results, expected {len(results)}"
