@@ -4,7 +4,7 @@ from .decoder import Decoder, from_program
 from .errors import FrontendError
 from .importer import import_functions
 from .lengths import Extent, Range
-from .recognise import load_model
+from .recognise import from_object, load_model
 from .roles import CacheInput, Input, Role
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Input",
     "Range",
     "Role",
+    "from_object",
     "from_program",
     "import_functions",
     "load_model",

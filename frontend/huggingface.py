@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import DynamicLayer
+from transformers.utils import logging
 
 from .decoder import Decoder, from_program
 from .errors import FrontendError
 
 DTYPES = {"checkpoint": "auto", "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+_CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How transformers names the classes of models that generate."""
 _PREFIX = "model."
 _check: Any = torch._check
 
@@ -30,21 +39,37 @@ def load(folder: str | Path, dtype: str = "checkpoint") -> Decoder:
     Raises:
         FrontendError: the folder does not load, or its model keeps more than a plain cache per layer.
     """
-    if dtype not in DTYPES:
-        raise FrontendError(f"--dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    _check_dtype(dtype)
     loader: Any = AutoModelForCausalLM
     try:
-        model, report = loader.from_pretrained(
-            folder,
-            dtype=DTYPES[dtype],
-            attn_implementation="sdpa",
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise FrontendError(f"{folder} does not load as a causal language model: {error}") from error
+        with _quiet():
+            _check_files(Path(folder))
+            model, report = loader.from_pretrained(
+                folder,
+                dtype=DTYPES[dtype],
+                attn_implementation="sdpa",
+                local_files_only=True,
+                use_safetensors=True,
+                # else it asks on the terminal whether to run what lies in the folder
+                trust_remote_code=False,
+                # else it raises without saying which
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except FrontendError:
+        raise
+    except Exception as error:  # transformers checks a config by using it: all kinds come
+        raise FrontendError(
+            f"{folder} does not load as a causal language model: {_reason(error)}; it must hold what save_pretrained "
+            f"writes, of an architecture that transformers {transformers.__version__} knows"
+        ) from error
     # transformers would go on with random values for these.
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, found, wanted = mismatched[0]
+        raise FrontendError(
+            f"{folder}: {name} has shape {list(found)} in the checkpoint and {list(wanted)} by config.json: they "
+            "are not of one model"
+        )
     if missing := sorted(report["missing_keys"]):
         raise FrontendError(
             f"{folder} lacks {len(missing)} of the model's weights, such as {missing[0]}: complete its safetensors"
@@ -58,13 +83,12 @@ def from_model(model: Any, name: str) -> Decoder:
     Raises:
         FrontendError: its layers keep more than a plain cache, or attend through a sliding window.
     """
-    model = model.eval().requires_grad_(False)
-    shapes = _cache_shapes(model)
-    try:
-        program = _export(model, shapes)
-    except Exception as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise FrontendError(f"torch.export cannot export {type(model).__name__}: {reason[0]}") from error
+    with _for_inference(model):
+        shapes = _cache_shapes(model)
+        try:
+            program = _export(model, shapes)
+        except Exception as error:
+            raise FrontendError(f"torch.export cannot export {type(model).__name__}: {_reason(error)}") from error
     return from_program(
         program,
         name=name,
@@ -72,6 +96,83 @@ def from_model(model: Any, name: str) -> Decoder:
         causal_masks={"attention_mask"},
         max_positions=getattr(model.config, "max_position_embeddings", None),
     )
+
+
+def converted(model: Any, dtype: str) -> Any:
+    """A model in another of ``DTYPES``: a copy, or itself where it has that dtype already.
+
+    Raises:
+        FrontendError: there is no such dtype.
+    """
+    _check_dtype(dtype)
+    return model if DTYPES[dtype] in ("auto", model.dtype) else copy.deepcopy(model).to(DTYPES[dtype])
+
+
+def _check_dtype(dtype: str) -> None:
+    if dtype not in DTYPES:
+        raise FrontendError(f"--dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+
+
+def _check_files(folder: Path) -> None:
+    """What transformers would say badly or not at all: models that cannot decode, and damaged safetensors."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise FrontendError(f"{folder / 'config.json'} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise FrontendError(f"{folder / 'config.json'} must hold a JSON object, as save_pretrained writes it")
+    if "auto_map" in config:
+        raise FrontendError(
+            f"{folder} brings code of its own (auto_map in config.json), which is not run: load the model in Python "
+            "and export it with torch.export.save"
+        )
+    named = config.get("architectures")
+    if isinstance(named, list) and named and not any(str(name).endswith(_CAUSAL) for name in named):
+        raise FrontendError(
+            f"{folder / 'config.json'} names {', '.join(map(str, named))}, which is no causal language model with a "
+            "cache (LlamaForCausalLM is one)"
+        )
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except Exception as error:
+            raise FrontendError(f"{path} is no whole safetensors file ({error}): copy or download it again") from error
+
+
+def _reason(error: Exception) -> str:
+    """An error's first paragraph on one line, without the list of every model that there is."""
+    paragraph = (str(error).strip() or type(error).__name__).split("\n\n")[0]
+    return " ".join(paragraph.partition("Model type should be one of")[0].split())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers without its bars and reports: what is wrong is raised, and said by us."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _for_inference(model: nn.Module) -> Iterator[None]:
+    """A model without dropout and gradients; afterwards it is as it was."""
+    training = [module for module in model.modules() if module.training]
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.eval().requires_grad_(False)
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+        for parameter in learning:
+            parameter.requires_grad_(True)
 
 
 class _Step(nn.Module):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.export import ExportedProgram
 
     from snapcc.runtime.engine import Program
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["compile", "load"]
 
 
-def compile(model: str | Path | ExportedProgram, output: str | Path, **options: Any) -> Path:
+def compile(model: str | Path | ExportedProgram | nn.Module, output: str | Path, **options: Any) -> Path:
     """Compiles a decoder to an artifact, as ``snapcc MODEL -o OUTPUT`` does.
 
     Args:
-        model: a file of ``torch.export.save``, a Hugging Face folder, or an exported program.
+        model: a file of ``torch.export.save``, a Hugging Face folder, an exported program, or a model of
+            transformers' own classes. An object is left as it is.
         output: the artifact's folder.
         options: the other fields of ``snapcc.options.Options``, and those of ``snapcc.defaults.Wishes``: ``slots``,
             ``kv``, ``sink``, ``recent``, ``topk``, ``window``, ``pool``, ``pool_size``, ``score``, ``room``.

@@ -19,6 +19,7 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
     from torch.export import ExportedProgram
 
     from snapcc.frontend import Decoder
@@ -51,11 +52,11 @@ class Origin:
     folder: Path | None = None
 
 
-def build(model: str | Path | ExportedProgram, options: Options, progress: Progress) -> Path | None:
+def build(model: str | Path | ExportedProgram | nn.Module, options: Options, progress: Progress) -> Path | None:
     """Compiles a model.
 
     Args:
-        model: a file or folder, recognised by what is in it, or an exported program.
+        model: a file or folder, recognised by what is in it, an exported program, or a model of transformers.
         options: what was asked for.
         progress: told of every step.
 
@@ -94,17 +95,20 @@ def _machine(options: Options) -> Machine | None:
     return load_machine(options.machine) if options.target == "sn40l" else None
 
 
-def _load(model: str | Path | ExportedProgram, options: Options, progress: Progress) -> tuple[Decoder, Origin]:
+def _load(
+    model: str | Path | ExportedProgram | nn.Module, options: Options, progress: Progress
+) -> tuple[Decoder, Origin]:
     if not isinstance(model, str | Path):
-        from snapcc.frontend import from_program
+        from snapcc.frontend import from_object
 
-        with progress.step("reading the program"):
-            decoder = from_program(model, inputs=options.inputs, causal_masks=options.causal_masks)
-        return decoder, Origin("an exported program")
+        described = type(model).__name__
+        with progress.step(f"reading the {described}"):
+            decoder = from_object(model, described, options.dtype, options.inputs, options.causal_masks)
+        return decoder, Origin(f"a Python object, {described}")
     with progress.step(f"loading and exporting {model}"):
         from snapcc.frontend import load_model
 
-        decoder = load_model(model, options.dtype, options.inputs, options.causal_masks)
+        decoder = load_model(model, options.dtype, options.inputs, options.causal_masks, options.trust_pickle)
     path = Path(model)
     return decoder, Origin(str(path), path if path.is_dir() else None)
 

@@ -126,6 +126,11 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="a program of torch.export.save, or a Hugging Face folder")
     parser.add_argument(
+        "--trust-pickle",
+        action="store_true",
+        help="read MODEL though it is a pickled model of transformers, which runs whatever code the file says",
+    )
+    parser.add_argument(
         "-o", dest="output", type=Path, metavar="OUT.snapcc", help="the artifact (MODEL's name, in the current folder)"
     )
     parser.add_argument("--target", choices=get_args(Target), default="sn40l", help="host plans nothing (sn40l)")

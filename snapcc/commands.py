@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +27,6 @@ def compile_command(options: argparse.Namespace) -> int:
 
     from .build import build
 
-    # transformers draws bars of its own on standard error
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     pool, pool_size = options.pool or (None, None)
     wanted = Options(
         output=options.output,
@@ -55,6 +51,7 @@ def compile_command(options: argparse.Namespace) -> int:
         cpu=options.cpu,
         inputs=options.input,
         causal_masks=tuple(options.causal_mask),
+        trust_pickle=options.trust_pickle,
         compile_to=options.compile_to,
         dump_to=options.dump_to,
         instrumentation=Instrumentation(

@@ -94,7 +94,14 @@ def choose_policy(wishes: Wishes, context: int | None, past: int | None = None) 
     try:
         policy = Policy(sink, recent, topk, window, wishes.pool or "avg", pool_size, wishes.score or "candidates")
     except ValueError as error:
-        raise UsageError(f"{error} (of {slots} slots: {reason})") from None
+        what = "; ask for more --slots, or for less of --sink and --topk" if recent < 1 else ""
+        raise UsageError(f"{error} (of {slots} slots: {reason}){what}") from None
+    asked = (wishes.slots, wishes.sink, wishes.recent, wishes.topk)
+    if context is not None and policy.slots > context and any(part is not None for part in asked):
+        raise UsageError(
+            f"{policy.slots} slots are more than the {context} positions of the model: ask for at most {context} "
+            f"(--slots, or --sink, --recent and --topk together)"
+        )
     if policy.slots != slots:
         reason = "the sum of the parts that were asked for"
     return policy, f"{policy.slots} slots ({reason}): sink {sink}, recent {recent}, topk {topk}, window {window}"

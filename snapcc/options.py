@@ -40,6 +40,7 @@ class Options:
         device: what IREE compiles for, and ``cpu`` the processor where that is ``cpu``.
         inputs: the names of the program's tokens and positions, where their use does not tell them.
         causal_masks: mask inputs that are plainly causal.
+        trust_pickle: read a pickled model, which runs whatever code its file says.
         compile_to: the phase to stop at.
         dump_to: a folder for each phase's file.
         instrumentation: MLIR's printing and timing.
@@ -56,6 +57,7 @@ class Options:
     cpu: str = "host"
     inputs: dict[str, str] = field(default_factory=dict)
     causal_masks: tuple[str, ...] = ()
+    trust_pickle: bool = False
     compile_to: Phase | None = None
     dump_to: Path | None = None
     instrumentation: Instrumentation | None = None

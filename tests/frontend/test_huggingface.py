@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from safetensors import safe_open
 from transformers import DynamicCache
 
-from snapcc.frontend import Decoder, FrontendError, Role, load_model
+from snapcc.frontend import Decoder, FrontendError, Role, from_object, load_model
 from snapcc.frontend.huggingface import from_model
 
 SMALL = {
@@ -140,11 +144,93 @@ def test_missing_weights_are_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FrontendError, match=r"a folder without config\.json"):
-        load_model(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    with pytest.raises(FrontendError, match="does not load as a causal language model"):
-        load_model(tmp_path)
+def test_a_pickled_or_given_model_is_exported_and_stays_as_it_was(tmp_path: Path) -> None:
+    model = build("llama").train().requires_grad_(True)
+    torch.save(model, tmp_path / "pickled.pt")
+    decoder = load_model(tmp_path / "pickled.pt", trust_pickle=True)
+    given = from_object(model, "given", dtype="bf16")
+    assert (decoder.name, decoder.vocabulary, decoder.max_positions) == ("pickled", 96, 128)
+    assert [i.role for i in given.inputs] == [i.role for i in decoder.inputs]
+    assert given.weights()["model.norm.weight"].dtype == torch.bfloat16
+    assert model.dtype == torch.float32
+    assert all(module.training for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    arguments = inputs(decoder, 1, 3, 5)
+    torch.testing.assert_close(
+        decoder.specialise(1, 3, 5).module()(*arguments), eager(model.eval(), arguments), rtol=1e-5, atol=1e-5
+    )
+    with pytest.raises(FrontendError, match="--input and --causal-mask are for exported programs"):
+        from_object(model, "given", causal_masks=["mask"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(build("llama"), tmp_path_factory.mktemp("whole"))
+
+
+def config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def weights(folder: Path, change: Callable[[bytes], bytes]) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(change(path.read_bytes()))
+
+
+def sharded(folder: Path) -> None:
+    """As two shards, of which one is missing."""
+    with safe_open(folder / "model.safetensors", framework="pt") as held:
+        names = list(held.keys())
+    (folder / "model.safetensors").rename(folder / "first.safetensors")
+    shards = {name: "second.safetensors" if index else "first.safetensors" for index, name in enumerate(names)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "none": (lambda f: (f / "config.json").unlink(), r"a folder without config\.json; expected"),
+    "empty": (lambda f: (f / "config.json").write_text(""), r"config\.json is no JSON: Expecting value: line 1"),
+    "cut": (lambda f: (f / "config.json").write_text('{"a": '), r"config\.json is no JSON: Expecting value: line 1"),
+    "binary": (lambda f: (f / "config.json").write_bytes(b"\xff\0"), r"config\.json is no JSON: 'utf-8' codec"),
+    "list": (lambda f: (f / "config.json").write_text("[1]"), r"config\.json must hold a JSON object"),
+    "encoder": (
+        lambda f: config(f, architectures=["BertModel"]),
+        r"names BertModel, which is no causal language model",
+    ),
+    "encoder-decoder": (
+        lambda f: config(f, model_type="t5", architectures=None),
+        "does not load .*T5Config.* must hold",
+    ),
+    "unknown": (lambda f: config(f, model_type="new"), "model type `new` but Transformers does not recognize"),
+    "code": (lambda f: config(f, auto_map={"AutoConfig": "c.C"}), r"brings code of its own .*, which is not run"),
+    "zero": (lambda f: config(f, num_attention_heads=0), "does not load as a causal language model: .*zero"),
+    "text": (lambda f: config(f, hidden_size="large"), "'hidden_size' expected int, got str"),
+    "other": (lambda f: config(f, hidden_size=16), r"has shape \[.*32.*\] in the checkpoint and \[.*16.*\] by config"),
+    "no shard": (lambda f: (f / "model.safetensors").unlink(), r"no file named model\.safetensors.*save_pretrained"),
+    "half a shard": (lambda f: weights(f, lambda b: b[:3000]), r"model\.safetensors is no whole .*not fully covered"),
+    "empty shard": (lambda f: weights(f, lambda b: b""), r"model\.safetensors is no whole .*header too small"),
+    "huge header": (
+        lambda f: weights(f, lambda b: (1 << 40).to_bytes(8, "little") + b[8:]),
+        r"model\.safetensors is no whole .*header too large\): copy or download it again",
+    ),
+    "a missing shard": (sharded, r"No such file or directory: .*second\.safetensors"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_folder_is_refused(
+    damage: str, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    change, message = DAMAGE[damage]
+    shutil.copytree(whole, tmp_path / "model")
+    change(tmp_path / "model")
+    with pytest.raises(FrontendError, match=message) as caught:
+        load_model(tmp_path / "model")
+    assert len(str(caught.value).splitlines()) == 1
+    assert capfd.readouterr() == ("", ""), "transformers talks"
+
+
+def test_an_unknown_dtype_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(FrontendError, match="--dtype must be one of checkpoint, f32, bf16, f16, got 'int8'"):
         load_model(tmp_path, dtype="int8")

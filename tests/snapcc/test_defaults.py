@@ -101,7 +101,14 @@ def test_what_a_preset_refuses(wishes: Wishes, context: int | None, message: str
         choose_policy(wishes, context)
 
 
-@given(slots=st.integers(8, 100_000), context=st.none() | st.integers(8, 10**6))
+def test_more_slots_than_positions_are_refused() -> None:
+    for wishes in (Wishes(slots=65), Wishes(sink=4, recent=60, topk=1), Wishes(topk=0, recent=61)):
+        with pytest.raises(UsageError, match="65 slots are more than the 64 positions of the model: ask for at most"):
+            choose_policy(wishes, 64)
+    assert choose_policy(Wishes(slots=64), 64)[0].slots == 64
+
+
+@given(slots=st.integers(8, 100_000), context=st.none() | st.integers(100_000, 10**6))
 def test_a_given_c_is_kept(slots: int, context: int | None) -> None:
     policy, _ = choose_policy(Wishes(slots=slots), context)
     assert policy.slots == slots
