@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import DynamicLayer
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from .decoder import Decoder, from_program
 from .errors import FrontendError
@@ -149,6 +149,7 @@ def _reason(error: Exception) -> str:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """transformers without its bars and reports: what is wrong is raised, and said by us."""
+    logging: Any = transformers_logging  # partly typed
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
