@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,7 @@ _LINE_LENGTH = 400
 
 
 class IreeCompileError(RuntimeError):
-    """iree-compile refused a module or crashed; the message says which, why, and how to see it again."""
+    """iree-compile refused a module or crashed; the message says on which and why."""
 
 
 def target_flags(device: Device, cpu: str = "host") -> tuple[str, ...]:
@@ -47,9 +46,14 @@ def compile_module(source: bytes, output: Path, flags: Sequence[str]) -> None:
         flags: the target's flags and any others.
 
     Raises:
-        IreeCompileError: iree-compile failed; the module stays in a temporary folder, which the message names.
+        IreeCompileError: iree-compile failed.
     """
     _run(source, output.stem, [*flags, "-o", str(output.resolve())])
+
+
+def command(module: str, arguments: Sequence[str]) -> list[str]:
+    """The command line of iree-compile on a file."""
+    return [_tool(), module, *arguments]
 
 
 def stream_ir(source: bytes, flags: Sequence[str]) -> str:
@@ -70,16 +74,14 @@ def _run(source: bytes, name: str, arguments: Sequence[str]) -> str:
     folder = Path(tempfile.mkdtemp(prefix="snapcc-iree-"))
     module = folder / f"{name}.mlir"
     module.write_bytes(source)
-    command = [_tool(), str(module), *arguments]
-    failed = False
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        failed = done.returncode != 0
+        done = subprocess.run(
+            command(str(module), arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        )
     finally:
-        if not failed:
-            shutil.rmtree(folder)
-    if failed:
-        raise IreeCompileError(_message(name, done.returncode, done.stderr, command))
+        shutil.rmtree(folder)
+    if done.returncode != 0:
+        raise IreeCompileError(_message(name, done.returncode, done.stderr))
     return done.stderr
 
 
@@ -89,15 +91,9 @@ def _tool() -> str:
     return str(find_tool("iree-compile"))
 
 
-def _message(name: str, status: int, output: str, command: Sequence[str]) -> str:
+def _message(name: str, status: int, output: str) -> str:
     how = f"crashed ({signal.Signals(-status).name})" if status < 0 else f"failed with exit status {status}"
     lines = [line[:_LINE_LENGTH] for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line][:_LAST_LINES]
     shown = errors or lines[-_LAST_LINES:] or ["(it wrote nothing to standard error)"]
-    return "\n".join(
-        [
-            f"iree-compile {how} on the module {name}",
-            *(f"  {line}" for line in shown),
-            f"to repeat: {shlex.join(command)}",
-        ]
-    )
+    return "\n".join([f"iree-compile {how} on the module {name}", *(f"  {line}" for line in shown)])

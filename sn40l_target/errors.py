@@ -13,6 +13,10 @@ class PlacementError(ValueError):
     """A program that does not fit in the machine; the message prints the memory map."""
 
 
+class PlanError(RuntimeError):
+    """A plan that breaks its own rules, as the checker sees it: a fault of the planner."""
+
+
 def place(location: ir.Location) -> str:
     """``file:line`` of a location's innermost frame outside PyTorch, or of its innermost; "?" where none is known."""
     frames = _frames(location)

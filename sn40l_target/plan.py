@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from .checker import check
+from .errors import PlanError
 from .graph import Function, read_program
 from .machine import SN40L, Machine, MachineError, load_machine
 from .placement import place_program, tensor
@@ -44,6 +46,22 @@ def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> Plan:
         sections=tuple(sections),
         copies=tuple(copies),
     )
+
+
+def checked_plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> Plan:
+    """``plan``, checked.
+
+    Raises:
+        PlanError: the plan breaks a rule of ``checker``'s.
+        ProgramError, PlacementError: see ``plan``.
+    """
+    made = plan(module, machine)
+    if found := check(module, made):
+        raise PlanError(
+            f"the plan breaks {len(found)} of its own rules, first {found[0].rule} of {found[0].tensor} in "
+            f"{found[0].function}: {found[0].message}; this is a fault of snapcc's, please report it"
+        )
+    return made
 
 
 def _sections(function: Function) -> list[Section]:
@@ -186,7 +204,7 @@ class Sn40lPlan:
 
         Raises:
             MachineError: an unknown machine or tier, or a machine file that is wrong.
-            ProgramError, PlacementError: see ``plan``.
+            ProgramError, PlacementError, PlanError: see ``checked_plan``.
         """
         machine = load_machine(self.machine).with_capacities(capacities(self.capacity))
-        annotate(module, plan(module, machine))
+        annotate(module, checked_plan(module, machine))

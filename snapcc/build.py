@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import shutil
 from collections.abc import Iterable
@@ -10,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snapcc.runtime.iree_compile import command as iree_command
 from snapcc.runtime.iree_compile import compile_module, target_flags
 
-from . import artifact, contents, manifest
+from . import artifact, contents, manifest, versions
 from .compilation import Choice, Lowering, choose
 from .options import FILES, Options
 from .progress import Progress
+from .reproducer import INPUT, on_failure
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,6 @@ PREFILL_FLAGS: tuple[str, ...] = ()
 PHASES = "phases"
 PLAN = "plan.json"
 
-_PACKAGES = ("torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime", "transformers", "numpy")
 _ELEMENTS = {"torch.float32": "f32", "torch.bfloat16": "bf16", "torch.float16": "f16"}
 
 
@@ -135,7 +135,9 @@ def _fill(
     for file, source in lowering.modules.items():
         with progress.step(f"compiling {file} with IREE"):
             own = DECODE_FLAGS if "decode" in file else PREFILL_FLAGS
-            compile_module(source, folder / file, [*flags, *own])
+            command = iree_command(INPUT, [*flags, *own, "-o", "/dev/null"])
+            with on_failure(options.reproducers, f"iree-{Path(file).stem}", source, command):
+                compile_module(source, folder / file, [*flags, *own])
     files = list(lowering.modules)
     with progress.step("storing the weights"):
         weights = contents.store_weights(decoder.weights(), folder, origin.folder)
@@ -148,8 +150,8 @@ def _fill(
     files += phases.values()
     tokenizer, ends = _text(origin.folder)
     content = manifest.Manifest(
-        snapcc=importlib.metadata.version("snapcc"),
-        tools={package: importlib.metadata.version(package) for package in _PACKAGES},
+        snapcc=versions.own(),
+        tools=versions.tools(),
         model=origin.described,
         phases=phases,
         target=options.target,

@@ -171,6 +171,13 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     phases.add_argument(
         "--dump-compilation-phases-to", dest="dump_to", type=Path, metavar="DIR", help="write every phase to a file"
     )
+    phases.add_argument(
+        "--reproducer-dir",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="where a folder snapcc-reproducer-PHASE goes if the compiler fails (the current folder)",
+    )
     phases.add_argument("--mlir-print-ir-before-all", action="store_true", help="print the IR before each pass")
     phases.add_argument("--mlir-print-ir-after-all", action="store_true", help="print the IR after each pass")
     phases.add_argument("--mlir-print-ir-tree-dir", metavar="DIR", help="write the IR after each pass below a folder")

@@ -54,6 +54,7 @@ def compile_command(options: argparse.Namespace) -> int:
         trust_pickle=options.trust_pickle,
         compile_to=options.compile_to,
         dump_to=options.dump_to,
+        reproducers=options.reproducer_dir,
         instrumentation=Instrumentation(
             print_ir_before_all=options.mlir_print_ir_before_all,
             print_ir_after_all=options.mlir_print_ir_after_all,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from .arguments import UsageError
 from .defaults import choose_policy, choose_prompts
 from .options import Options, Phase
 from .progress import Progress
+from .reproducer import on_failure, optimizer
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -96,6 +98,8 @@ class Lowering:
         self._machine = machine
         self._options = options
         self._progress = progress
+        # the module's own text, where ``text`` may be that of the annotated one
+        self._source = ""
 
     def phases(self) -> Iterator[Phase]:
         """Works phase by phase; ``text`` is that of the phase given, until the next is asked for.
@@ -112,17 +116,17 @@ class Lowering:
         module = self._import()
         yield "torch"
         weights, choice = self._decoder.weights(), self._choice
-        self._run(module, "finding the caches", pipelines.raise_to_kv(weights.get))
+        self._run(module, "kv", "finding the caches", pipelines.raise_to_kv(weights.get))
         yield "kv"
-        self._run(module, "giving them slots", pipelines.apply_policy(choice.policy, self._options.batch))
+        self._run(module, "static", "giving them slots", pipelines.apply_policy(choice.policy, self._options.batch))
         yield "static"
-        self._run(module, "lowering to linalg", pipelines.lower_to_linalg())
+        self._run(module, "linalg", "lowering to linalg", pipelines.lower_to_linalg())
         self.functions = _functions(module)
         yield "linalg"
         if self._machine is not None:
             self._plan(module, self._machine)
             yield "sn40l"
-        self._run(module, "lowering to IREE's dialects", pipelines.lower_to_iree())
+        self._run(module, "iree", "lowering to IREE's dialects", pipelines.lower_to_iree())
         groups: dict[str, list[str]] = {}
         for name, function in self.functions.items():
             groups.setdefault(Path(function.module).stem, []).append(name)
@@ -144,36 +148,42 @@ class Lowering:
             self._show(module)
         return module
 
-    def _run(self, module: ir.Module, doing: str, steps: list[Step]) -> None:
+    def _run(self, module: ir.Module, phase: Phase, doing: str, steps: list[Step]) -> None:
+        from snapcc.compiler.diagnostics import Refusal
         from snapcc.compiler.passes import manager
 
-        with self._progress.step(doing):
+        command = optimizer(manager.pipeline_text(steps))
+        with self._progress.step(doing), self._reproducible(phase, command, Refusal):
             manager.run(module, steps, self._options.instrumentation)
             self._show(module)
 
     def _show(self, module: ir.Module) -> None:
-        self.text = module.operation.get_asm(enable_debug_info=True)
+        self.text = self._source = module.operation.get_asm(enable_debug_info=True)
+
+    def _reproducible(
+        self, phase: Phase, command: list[str], *expected: type[Exception]
+    ) -> contextlib.AbstractContextManager[None]:
+        return on_failure(self._options.reproducers, phase, self._source.encode(), command, expected)
 
     def _plan(self, module: ir.Module, machine: Machine) -> None:
         from torch_mlir import ir
 
-        from snapcc.sn40l_target.checker import check
+        from snapcc.compiler.passes import manager
         from snapcc.sn40l_target.errors import PlacementError
-        from snapcc.sn40l_target.plan import annotate, plan
+        from snapcc.sn40l_target.plan import Sn40lPlan, annotate, checked_plan
 
-        with self._progress.step(f"planning for {machine.name}"):
-            self.plan = plan(module, machine)
-        with self._progress.step("checking the plan"):
-            if found := check(module, self.plan):
-                raise PlacementError(
-                    f"the plan breaks {len(found)} of its own rules, first {found[0].rule} of {found[0].tensor} in "
-                    f"{found[0].function}: {found[0].message}; this is a fault of snapcc's, please report it"
-                )
+        named = Path(self._options.machine)
+        command = optimizer(manager.pipeline_text([Sn40lPlan(str(named.resolve() if named.is_file() else named))]))
+        with (
+            self._progress.step(f"planning for {machine.name}"),
+            self._reproducible("sn40l", command, PlacementError),
+        ):
+            self.plan = checked_plan(module, machine)
             with module.context:
                 # IREE runs the program without the plan's attributes
-                annotated = ir.Module.parse(self.text)
+                annotated = ir.Module.parse(self._source)
             annotate(annotated, self.plan)
-            self._show(annotated)
+            self.text = annotated.operation.get_asm(enable_debug_info=True)
 
 
 def _functions(module: ir.Module) -> dict[str, FunctionSpec]:

@@ -30,6 +30,10 @@ def report(error: BaseException, source: str | None = None) -> None:
 
 def describe(error: BaseException) -> list[str]:
     """The lines of an error: ``place: error: message`` and ``place: note: message``."""
+    return [*_lines(error), *(f"note: {note}" for note in getattr(error, "__notes__", ()))]
+
+
+def _lines(error: BaseException) -> list[str]:
     from torch_mlir import ir
 
     from snapcc.compiler.diagnostics import Refusal
@@ -40,6 +44,8 @@ def describe(error: BaseException) -> list[str]:
         diagnostics = list(error.error_diagnostics)
         return [line for d in diagnostics for line in _diagnostic("error", d)] or [f"error: {error}"]
     text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     if isinstance(error, _MISTAKES):
         text = f"internal error, {type(error).__name__}: {text} (set {TRACEBACK}=1 to see where)"
     return [f"error: {text}"]
@@ -54,7 +60,10 @@ def _diagnostic(kind: str, diagnostic: Any) -> list[str]:
     place = source_line(ir.Location.from_attr(diagnostic.location.attr, diagnostic.location.context))
     head = f"{place}: {kind}" if place else kind
     notes = [line for note in diagnostic.notes for line in _diagnostic("note", note)]
-    return [f"{head}: {diagnostic.message}", *notes]
+    # "see current operation" may be followed by the whole module
+    first, *more = str(diagnostic.message).splitlines() or [""]
+    shown = [f"{first} ..."] if more and kind == "note" else [first, *more]
+    return [f"{head}: {shown[0]}", *shown[1:], *notes]
 
 
 def _renamed(line: str, source: str | None) -> str:

@@ -43,6 +43,7 @@ class Options:
         trust_pickle: read a pickled model, which runs whatever code its file says.
         compile_to: the phase to stop at.
         dump_to: a folder for each phase's file.
+        reproducers: the folder for what repeats a failure of the compiler, see ``snapcc.reproducer``.
         instrumentation: MLIR's printing and timing.
     """
 
@@ -60,4 +61,5 @@ class Options:
     trust_pickle: bool = False
     compile_to: Phase | None = None
     dump_to: Path | None = None
+    reproducers: Path = Path()
     instrumentation: Instrumentation | None = None

@@ -129,6 +129,17 @@ def split_pipeline(text: str) -> list[str]:
     return [part.strip() for part in [*parts, text[start:]] if part.strip()]
 
 
+def pipeline_text(steps: Iterable[Step]) -> str:
+    """Steps as ``parse_pipeline`` reads them: options that are not their default, and none that text cannot give."""
+    return ",".join(step if isinstance(step, str) else _invocation(step) for step in steps)
+
+
+def _invocation(step: Any) -> str:
+    values = {f: getattr(step, f.name) for f in dataclasses.fields(step) if str(f.type) in _CONVERTERS}
+    words = [f"{f.name.replace('_', '-')}={value}" for f, value in values.items() if value != f.default]
+    return f"{step.name}{{{' '.join(words)}}}" if words else str(step.name)
+
+
 _INVOCATION = re.compile(r"^(?P<name>[\w.-]+)(?:\{(?P<options>.*)\})?$", re.DOTALL)
 
 
@@ -150,6 +161,10 @@ def parse_pipeline(text: str, passes: Sequence[type[Pass]]) -> list[Step]:
     return steps
 
 
+# passes are written with postponed annotations: a field's type is its text
+_CONVERTERS: dict[str, Callable[[str], int | float | str]] = {"int": int, "float": float, "str": str}
+
+
 def _with_options(kind: Any, text: str) -> Step:
     fields = {f.name.replace("_", "-"): f for f in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
@@ -159,8 +174,7 @@ def _with_options(kind: Any, text: str) -> Step:
             raise ValueError(
                 f"pass {kind.name} has no option {word!r}; its options are {', '.join(sorted(fields)) or 'none'}"
             )
-        # passes are written with postponed annotations: a field's type is its text
-        convert = {"int": int, "float": float, "str": str}.get(str(fields[key].type))
+        convert = _CONVERTERS.get(str(fields[key].type))
         if convert is None:
             raise ValueError(f"option {key} of pass {kind.name} cannot be given as text")
         values[fields[key].name] = convert(value)

@@ -1,7 +1,6 @@
 """iree-compile as a process: what its failures look like to a user, and what it leaves behind."""
 
 import re
-import shlex
 import subprocess
 import tempfile
 from pathlib import Path
@@ -39,14 +38,13 @@ def test_compiles_for_gpus_without_one(device: iree_compile.Device, tmp_path: Pa
     assert (tmp_path / "add.vmfb").exists()
 
 
-def test_a_refused_module_can_be_compiled_again_by_the_command_shown(tmp_path: Path) -> None:
+def test_a_refused_module_is_an_error(tmp_path: Path, temporary: Path) -> None:
     with pytest.raises(IreeCompileError) as caught:
         compile_module(ADD.replace(b"%a, %a", b"%a, %c"), tmp_path / "decode.vmfb", target_flags("cpu"))
-    first, error, repeat = str(caught.value).splitlines()
+    first, error = str(caught.value).splitlines()
     assert first == "iree-compile failed with exit status 1 on the module decode"
     assert re.search(r"decode\.mlir:2:23: error: use of undeclared SSA value name", error)
-    again = subprocess.run(shlex.split(repeat.removeprefix("to repeat: ")), capture_output=True, text=True)
-    assert "use of undeclared SSA value name" in again.stderr
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_crash_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_source_locations_are_printed_when_asked_for(tmp_path: Path, capsys: pyt
     [
         (["--no-such-option"], 2, "error: unrecognized arguments: --no-such-option"),
         ([], 2, "error: a file is needed, or - for standard input"),
-        (["/no/such/file.mlir"], 1, "No such file or directory: '/no/such/file.mlir'"),
+        (["/no/such/file.mlir"], 1, "error: /no/such/file.mlir: No such file or directory"),
         (["FILE", "--pass-pipeline=kv-no-such-pass"], 1, "error: there is no pass 'kv-no-such-pass'"),
         (["FILE", "--pass-pipeline=no-such-pass"], 1, "'no-such-pass' does not refer to a registered pass"),
         (["FILE", "--pass-pipeline=builtin.module(cse"], 1, "a bracket is not closed in the pipeline"),
