@@ -91,6 +91,8 @@ TENSOR, TIER, OFFSET, BYTES = "sn40l.tensor", "sn40l.tier", "sn40l.offset", "sn4
 read); ``sn40l.tier`` its tier, ``sn40l.offset`` and ``sn40l.bytes`` its range in bytes (-1 and 0 without a place).
 """
 
+_PREFIX = "sn40l."
+
 SECTION, SCRATCH, MACHINE = "sn40l.section", "sn40l.scratch", "sn40l.machine"
 """``sn40l.section`` names an op's section; ``sn40l.scratch`` is a dictionary of the same four entries for what the op
 needs inside itself; ``sn40l.machine`` on the module names the machine and its tiers' capacities in bytes."""
@@ -118,6 +120,26 @@ def annotate(module: ir.Module | ir.Operation, plan: Plan) -> None:
                 if name not in found:
                     raise ValueError(f"the plan is not of this module: it has no function {name!r}")
                 _annotate_function(op.operation, name, found[name], sections)
+
+
+def erase(module: ir.Module | ir.Operation) -> None:
+    """Takes a plan out of a module that ``annotate`` wrote it into."""
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        for name in [name for name in op.attributes if name.startswith(_PREFIX)]:
+            del op.attributes[name]
+        if "arg_attrs" in op.attributes:
+            kept = [
+                ir.DictAttr.get(
+                    {entry.name: entry.attr for entry in ir.DictAttr(a) if not entry.name.startswith(_PREFIX)}
+                )
+                for a in ir.ArrayAttr(op.attributes["arg_attrs"])
+            ]
+            op.attributes["arg_attrs"] = ir.ArrayAttr.get(kept)
+        return ir.WalkResult.ADVANCE
+
+    with module.operation.context:
+        module.operation.walk(visit)
 
 
 def _annotate_function(

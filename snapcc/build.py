@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from snapcc.runtime.iree_compile import command as iree_command
 from snapcc.runtime.iree_compile import compile_module, target_flags
 
-from . import artifact, contents, manifest, versions
+from . import artifact, contents, manifest, phase_file, versions
+from .arguments import UsageError
 from .compilation import Choice, Lowering, choose
-from .options import FILES, Options
+from .options import FILES, PHASES, Options, Phase
+from .phase_file import PhaseFile
 from .progress import Progress
 from .reproducer import INPUT, on_failure
 
@@ -33,7 +35,7 @@ was seen to give wrong numbers with it for two chained batched products, and not
 PREFILL_FLAGS: tuple[str, ...] = ()
 """IREE's defaults: attention in blocks was not seen to gain from O3."""
 
-PHASES = "phases"
+PHASES_FOLDER = "phases"
 PLAN = "plan.json"
 
 _ELEMENTS = {"torch.float32": "f32", "torch.bfloat16": "bf16", "torch.float16": "f16"}
@@ -72,15 +74,16 @@ def build(model: str | Path | ExportedProgram | nn.Module, options: Options, pro
         ArtifactError, OSError: the result cannot be written.
     """
     machine = _machine(options)
+    lowering = Lowering(machine, options, progress)
+    if isinstance(model, str | Path) and phase_file.is_mlir(Path(model)):
+        file = _phase_file(Path(model), options)
+        _reach(lowering, lowering.phases_after(file), options)
+        return _write_phase(options.output, lowering.text)
     decoder, origin = _load(model, options, progress)
     choice = choose(decoder, options, progress)
-    lowering = Lowering(decoder, choice, machine, options, progress)
-    for phase in lowering.phases():
-        if options.dump_to is not None:
-            options.dump_to.mkdir(parents=True, exist_ok=True)
-            (options.dump_to / FILES[phase]).write_text(lowering.text)
-        if phase == options.compile_to:
-            return _write_phase(options.output, lowering.text)
+    _reach(lowering, lowering.phases(decoder, choice), options)
+    if options.compile_to is not None:
+        return _write_phase(options.output, lowering.text)
     target = options.output or Path(f"{decoder.name}.snapcc")
     with artifact.writing(target) as folder:
         _fill(folder, decoder, origin, choice, lowering, options, progress)
@@ -88,10 +91,33 @@ def build(model: str | Path | ExportedProgram | nn.Module, options: Options, pro
     return target
 
 
+def _reach(lowering: Lowering, phases: Iterator[Phase], options: Options) -> None:
+    """Goes through the phases, to the one that was asked for or the last; dumps them where that was asked for."""
+    for phase in phases:
+        if options.dump_to is not None:
+            options.dump_to.mkdir(parents=True, exist_ok=True)
+            (options.dump_to / FILES[phase]).write_text(lowering.text)
+        if phase == options.compile_to:
+            return
+
+
+def _phase_file(path: Path, options: Options) -> PhaseFile:
+    file = phase_file.read(path)
+    later = PHASES[PHASES.index(file.phase) + 1 :]
+    if options.compile_to not in later:
+        raise UsageError(
+            f"{path} is of the phase {file.phase}, and an .mlir file holds no weights, so that no artifact is made of "
+            f"it: give --compile-to with a later phase ({', '.join(later)})"
+        )
+    return file
+
+
 def _machine(options: Options) -> Machine | None:
     """The machine to plan for, before anything that takes long."""
     from snapcc.sn40l_target.machine import load_machine
 
+    if options.compile_to == "sn40l" and options.target != "sn40l":
+        raise UsageError(f"--target {options.target} has no phase sn40l: give another one to --compile-to")
     return load_machine(options.machine) if options.target == "sn40l" else None
 
 
@@ -179,12 +205,12 @@ def _keep_phases(folder: Path, dumped: Path | None) -> dict[str, str]:
     """Copies the phases' files into the artifact, where they were asked for."""
     if dumped is None:
         return {}
-    (folder / PHASES).mkdir()
+    (folder / PHASES_FOLDER).mkdir()
     kept: dict[str, str] = {}
     for phase, name in FILES.items():
         if (dumped / name).is_file():
-            shutil.copyfile(dumped / name, folder / PHASES / name)
-            kept[phase] = f"{PHASES}/{name}"
+            shutil.copyfile(dumped / name, folder / PHASES_FOLDER / name)
+            kept[phase] = f"{PHASES_FOLDER}/{name}"
     return kept
 
 

@@ -30,7 +30,8 @@ Compiles a PyTorch decoder to a static program with a fixed number of KV cache s
   snapcc verify OUT.snapcc                      compare with PyTorch
   snapcc inspect OUT.snapcc                     what is in it
 
-MODEL is a program that torch.export.save wrote, or a Hugging Face folder. `snapcc COMMAND --help` tells more."""
+MODEL is a program that torch.export.save wrote, a Hugging Face folder, or with --compile-to the .mlir file of an
+earlier phase. `snapcc COMMAND --help` tells more."""
 
 _EPILOG = f"""\
 Exit status: 0, or 2 for a wrong use of the command line, or 1 for everything else that fails.
@@ -124,7 +125,11 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "Compiles a decoder: its growing caches become S + R + K slots, the program is planned for the SN40L and\n"
         "compiled by IREE. Says what it chose for whatever is left open."
     )
-    parser.add_argument("model", metavar="MODEL", help="a program of torch.export.save, or a Hugging Face folder")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a program of torch.export.save, a Hugging Face folder, or an .mlir file of a phase",
+    )
     parser.add_argument(
         "--trust-pickle",
         action="store_true",

@@ -14,6 +14,7 @@ from snapcc.runtime.engine import FunctionSpec, StateSpec, TensorSpec
 from .arguments import UsageError
 from .defaults import choose_policy, choose_prompts
 from .options import Options, Phase
+from .phase_file import PhaseFile
 from .progress import Progress
 from .reproducer import on_failure, optimizer
 
@@ -77,7 +78,7 @@ def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
 
 
 class Lowering:
-    """A decoder on its way through the phases.
+    """A program on its way through the phases.
 
     Attributes:
         text: the phase last reached, as its file has it.
@@ -86,22 +87,18 @@ class Lowering:
         modules: MLIR for IREE by the name of its module, from the iree phase on.
     """
 
-    def __init__(
-        self, decoder: Decoder, choice: Choice, machine: Machine | None, options: Options, progress: Progress
-    ) -> None:
+    def __init__(self, machine: Machine | None, options: Options, progress: Progress) -> None:
         self.text = ""
         self.functions: dict[str, FunctionSpec] = {}
         self.plan: Plan | None = None
         self.modules: dict[str, bytes] = {}
-        self._decoder = decoder
-        self._choice = choice
         self._machine = machine
         self._options = options
         self._progress = progress
         # the module's own text, where ``text`` may be that of the annotated one
         self._source = ""
 
-    def phases(self) -> Iterator[Phase]:
+    def phases(self, decoder: Decoder, choice: Choice) -> Iterator[Phase]:
         """Works phase by phase; ``text`` is that of the phase given, until the next is asked for.
 
         Raises:
@@ -109,23 +106,75 @@ class Lowering:
             ProgramError, PlacementError: it cannot be planned.
         """
         from snapcc.compiler.passes import pipelines
-        from snapcc.compiler.passes.lower_split import split
 
-        self.text = f"{self._decoder.program}\n"
+        self.text = f"{decoder.program}\n"
         yield "fx"
-        module = self._import()
+        module = self._import(decoder, choice)
         yield "torch"
-        weights, choice = self._decoder.weights(), self._choice
-        self._run(module, "kv", "finding the caches", pipelines.raise_to_kv(weights.get))
+        self._run(module, "kv", "finding the caches", pipelines.raise_to_kv(decoder.weights().get))
         yield "kv"
-        self._run(module, "static", "giving them slots", pipelines.apply_policy(choice.policy, self._options.batch))
+        yield from self._from_kv(module, choice.policy, self._options.batch)
+
+    def phases_after(self, file: PhaseFile) -> Iterator[Phase]:
+        """``phases``, from a file's next one on. No weights are at hand: a mask made of a buffer is refused.
+
+        Raises:
+            UsageError: wishes that do not fit one another or the program.
+            Refusal, ir.MLIRError, ProgramError, PlacementError: as for ``phases``.
+        """
+        from snapcc.compiler.passes import pipelines
+        from snapcc.compiler.passes.raise_attention import no_weights
+        from snapcc.sn40l_target.plan import erase
+
+        module = file.module
+        if file.phase == "sn40l":
+            # IREE runs the program without the plan's attributes
+            erase(module)
+        self._show(module)
+        if file.phase == "torch":
+            self._run(module, "kv", "finding the caches", pipelines.raise_to_kv(no_weights))
+            yield "kv"
+        if file.phase in ("torch", "kv"):
+            rows, slots = file.rows_and_slots()
+            if self._options.batch not in (1, rows):
+                raise UsageError(f"--batch {self._options.batch} was asked for, and {file.path} is of {rows} rows")
+            policy, said = choose_policy(self._options.wishes, None, slots - 1)
+            self._progress.note(said)
+            yield from self._from_kv(module, policy, rows)
+            return
+        if file.phase == "static":
+            yield from self._from_static(module)
+            return
+        self.functions = _functions(module)
+        if file.phase == "linalg":
+            yield from self._planned(module)
+        yield from self._to_iree(module)
+
+    def _from_kv(self, module: ir.Module, policy: Policy, rows: int) -> Iterator[Phase]:
+        from snapcc.compiler.passes import pipelines
+
+        self._run(module, "static", "giving them slots", pipelines.apply_policy(policy, rows))
         yield "static"
+        yield from self._from_static(module)
+
+    def _from_static(self, module: ir.Module) -> Iterator[Phase]:
+        from snapcc.compiler.passes import pipelines
+
         self._run(module, "linalg", "lowering to linalg", pipelines.lower_to_linalg())
         self.functions = _functions(module)
         yield "linalg"
+        yield from self._planned(module)
+        yield from self._to_iree(module)
+
+    def _planned(self, module: ir.Module) -> Iterator[Phase]:
         if self._machine is not None:
             self._plan(module, self._machine)
             yield "sn40l"
+
+    def _to_iree(self, module: ir.Module) -> Iterator[Phase]:
+        from snapcc.compiler.passes import pipelines
+        from snapcc.compiler.passes.lower_split import split
+
         self._run(module, "iree", "lowering to IREE's dialects", pipelines.lower_to_iree())
         groups: dict[str, list[str]] = {}
         for name, function in self.functions.items():
@@ -134,12 +183,12 @@ class Lowering:
         self.modules = {f"{name}.vmfb": part.operation.get_asm(enable_debug_info=True).encode() for name, part in parts}
         yield "iree"
 
-    def _import(self) -> ir.Module:
+    def _import(self, decoder: Decoder, choice: Choice) -> ir.Module:
         from snapcc.compiler.passes.manager import new_context
         from snapcc.compiler.passes.rebuild_positions import PROBE
         from snapcc.frontend import import_functions
 
-        decoder, choice, batch = self._decoder, self._choice, self._options.batch
+        batch = self._options.batch
         wanted = {_DECODE: (batch, 1, choice.policy.slots - 1), PROBE: (batch, 1, choice.probe_past)}
         wanted |= {f"prefill_{length}": (1, length, 0) for length in choice.prompts}
         with self._progress.step(f"importing {', '.join(wanted)}"):
