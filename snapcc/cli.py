@@ -16,11 +16,12 @@ from snapcc.compiler.dialect.policy import PoolKind, Score
 from snapcc.runtime.iree_compile import Device
 
 from .arguments import Parser, UsageError
+from .completion import SHELLS, script
 from .errors import TRACEBACK, report
 from .options import PHASES, Dtype, Target
 from .presets import PRESETS, Preset
 
-_COMMANDS = ("compile", "run", "verify", "inspect")
+_COMMANDS = ("compile", "run", "verify", "inspect", "completion")
 
 _DESCRIPTION = """\
 Compiles a PyTorch decoder to a static program with a fixed number of KV cache slots.
@@ -29,6 +30,7 @@ Compiles a PyTorch decoder to a static program with a fixed number of KV cache s
   snapcc run OUT.snapcc --prompt TEXT           generate
   snapcc verify OUT.snapcc                      compare with PyTorch
   snapcc inspect OUT.snapcc                     what is in it
+  snapcc completion bash                        completion for a shell: source <(snapcc completion bash)
 
 MODEL is a program that torch.export.save wrote, a Hugging Face folder, or with --compile-to the .mlir file of an
 earlier phase. `snapcc COMMAND --help` tells more."""
@@ -79,6 +81,7 @@ def _run(options: argparse.Namespace) -> int:
         "run": commands.run_command,
         "verify": commands.verify_command,
         "inspect": commands.inspect_command,
+        "completion": _complete,
     }[options.command](options)
 
 
@@ -96,7 +99,18 @@ def _parser() -> Parser:
     _add_run(commands.add_parser("run", help="generate with an artifact"))
     _add_verify(commands.add_parser("verify", help="compare an artifact with PyTorch"))
     _add_inspect(commands.add_parser("inspect", help="say what is in an artifact"))
+    completion = commands.add_parser("completion", help="print the completion script of a shell")
+    completion.description = (
+        "Prints a script that completes snapcc's commands, options, choices and files: source <(snapcc completion "
+        "bash) in ~/.bashrc, the same for zsh, and snapcc completion fish | source for fish."
+    )
+    completion.add_argument("shell", choices=SHELLS)
     return parser
+
+
+def _complete(options: argparse.Namespace) -> int:
+    print(script(options.shell, _parser(), default="compile"), end="")
+    return 0
 
 
 class _Version(argparse.Action):
