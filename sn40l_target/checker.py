@@ -53,9 +53,10 @@ def check(module: ir.Module | ir.Operation, plan: Plan) -> list[Violation]:
     Rules: ``function`` (planned functions are the program's), ``placed`` (every tensor that is read exactly once, and
     nothing else), ``size``, ``kind``, ``tier`` (it exists and takes the kind), ``capacity``, ``aligned`` (granularity
     and unit), ``lifetime`` (first and last use as in the program), ``shared`` (one place in all functions),
-    ``section`` (it exists and holds the op), ``copies`` (what is moved for want of an update in place), ``overlap``
-    (in space, of tensors alive at the same time), ``contents`` (an op finds what it reads, a call ends with the
-    weights untouched and every state holding what was stored).
+    ``section`` (it exists and holds the op; sections follow one another), ``units`` (a section of several ops has no
+    more than the machine, and each of its buffers holds its copies), ``tile`` (within its loops), ``copies`` (what is
+    moved for want of an update in place), ``overlap`` (in space, of tensors alive at the same time), ``contents`` (an
+    op finds what it reads, a call ends with the weights untouched and every state holding what was stored).
     """
     functions = {
         str(ir.StringAttr(op.attributes["sym_name"]).value): op.operation
@@ -581,9 +582,27 @@ class _Function:
 
     def _check_sections(self) -> None:
         seen: set[int] = set()
+        tier = self._plan.machine.tiers[0]
+        limits = (("compute", int(self._plan.machine.compute_units.value)), ("memory", tier.units))
         for s in self._plan.sections:
             if s.function != self._name:
                 continue
+            if seen and s.ops and s.ops[0] < max(seen):
+                self._report("section", s.name, f"starts at op {s.ops[0]}, in front of the section before")
+            for kind, limit in limits:
+                taken = sum(getattr(part, f"{kind}_units") for part in (s.stages if kind == "compute" else s.buffers))
+                if taken > limit and len(s.ops) > 1:
+                    self._report("units", s.name, f"takes {taken} {kind} units, and the machine has {limit}")
+            if tuple(stage.op for stage in s.stages) != s.ops:
+                self._report("section", s.name, f"has the ops {s.ops} and stages for {[g.op for g in s.stages]}")
+            for stage in s.stages:
+                inside = [0 < t <= n for t, n in zip(stage.tile, stage.loops, strict=False)]
+                if len(stage.tile) != len(stage.loops) or not all(inside):
+                    self._report("tile", s.name, f"op {stage.op} has tiles {stage.tile} of loops {stage.loops}")
+            for b in s.buffers:
+                if b.memory_units * tier.unit_bytes < b.copies * b.bytes:
+                    have = b.memory_units * tier.unit_bytes
+                    self._report("units", s.name, f"{b.tensor} takes {b.copies} x {b.bytes} bytes, and has {have}")
             for position, name in zip(s.ops, s.operations, strict=True):
                 if position in seen or position >= len(self._ops) or self._ops[position].name != name:
                     self._report("section", s.name, f"holds op {position} ({name}), in another section or not so named")

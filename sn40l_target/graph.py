@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -30,11 +30,15 @@ class Function:
     view, a constant, a state updated in place). Its edges are tensor values, the id of the value as key, with
     ``shape``, ``dtype``, ``bytes`` and ``buffer`` (the buffer's name, or None for a blank tensor without one).
 
-    ``buffers`` are the storage classes by name, ``lifetimes`` theirs in steps of the program's order, ``moves`` the
-    copies that no update in place could save.
+    ``ops`` are the block's, by position; ``ids`` name its values; ``captured`` are the tensors that an op's regions
+    take, by position. ``buffers`` are the storage classes by name, ``lifetimes`` theirs in steps of the program's
+    order, ``moves`` the copies that no update in place could save.
     """
 
     name: str
+    ops: tuple[ir.Operation, ...]
+    ids: Mapping[ir.Value, str]
+    captured: Mapping[int, Sequence[ir.Value]]
     graph: nx.MultiDiGraph[str]
     buffers: Mapping[str, Buffer]
     lifetimes: Mapping[str, Lifetime]
@@ -91,6 +95,9 @@ def _function(op: ir.Operation, legal: Legal) -> Function:
     storages = Storages(blocks[0], name, legal, {})
     return Function(
         name,
+        tuple(storages.ops),
+        storages.ids,
+        storages.captured,
         _graph(blocks[0], storages),
         storages.buffers,
         lifetimes(storages.uses, storages.entry),

@@ -113,8 +113,8 @@ class Tier(_Frozen):
 
     @property
     def units(self) -> int:
-        """How many units the tier has."""
-        return self.bytes // self.unit_bytes
+        """How many units the tier has; one that is smaller than its unit is one."""
+        return max(1, self.bytes // self.unit_bytes)
 
     @property
     def bank(self) -> int:
@@ -263,7 +263,8 @@ def _field(path: Sequence[str | int], content: Any) -> str:
     words: list[str] = []
     at: Any = content
     for key in path:
-        at = at[key] if isinstance(at, list | dict) and (isinstance(key, int) or key in at) else None
+        inside = (isinstance(at, list) and isinstance(key, int)) or (isinstance(at, dict) and key in at)
+        at = at[key] if inside else None
         named = isinstance(key, int) and isinstance(at, dict) and "name" in at
         if key not in ("int", "float"):
             words.append(str(at["name"]) if named else str(key))

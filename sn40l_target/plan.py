@@ -8,11 +8,13 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from .checker import check
-from .errors import PlanError
+from .errors import PlanError, place
 from .graph import Function, read_program
 from .machine import SN40L, Machine, MachineError, load_machine
 from .placement import place_program, tensor
 from .schema import Copy, Plan, Section, Tensor
+from .sections import cut
+from .tiling import Tiler
 
 
 def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> Plan:
@@ -28,9 +30,9 @@ def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> Plan:
     sections: list[Section] = []
     copies: list[Copy] = []
     for function in program.functions.values():
-        cut = _sections(function)
-        sections += cut
-        names = {position: s.name for s in cut for position in s.ops}
+        own = _sections(function, machine)
+        sections += own
+        names = {position: s.name for s in own for position in s.ops}
         tensors += [
             tensor(function, buffer, places[function.name][name], _section_of(function, name, names))
             for name, buffer in function.buffers.items()
@@ -64,19 +66,26 @@ def checked_plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> 
     return made
 
 
-def _sections(function: Function) -> list[Section]:
-    """One section per op that does work, under the op's id."""
-    return [
-        Section(
-            function=function.name,
-            name=node,
-            ops=(data["position"],),
-            operations=(data["op"],),
-            location=data["location"],
+def _sections(function: Function, machine: Machine) -> list[Section]:
+    """The function cut into sections, each with its stages and buffers."""
+    tiler = Tiler(function, machine)
+    found = []
+    for part in cut(function, machine, tiler.fits):
+        stages, buffers = tiler.section(part.ops, part.resident, part.streams)
+        found.append(
+            Section(
+                function=function.name,
+                name=part.name,
+                ops=part.ops,
+                operations=tuple(function.ops[position].name for position in part.ops),
+                location=place(function.ops[part.ops[0]].location),
+                starts=part.starts,
+                streams=tuple(function.ids[v] for v, dimensions in part.streams.items() if dimensions),
+                stages=stages,
+                buffers=buffers,
+            )
         )
-        for node, data in function.graph.nodes(data=True)
-        if data["works"]
-    ]
+    return found
 
 
 def _section_of(function: Function, buffer: str, sections: dict[int, str]) -> str | None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sized
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from .machine import SHARED, Kind, Machine
 
-SCHEMA_VERSION = 1
-
-ONE_OP_PER_SECTION = "one section per op (o0)"
-"""How the program is cut into sections: each op that does work is a kernel of its own; nothing is fused yet."""
-
+SCHEMA_VERSION = 2
 
 STATE_PREFIX = "state:"
 """Before the name of a cache or a state in the name of its tensor: a weight may have the same name."""
@@ -59,14 +55,70 @@ class Tensor(_Frozen):
         return self.kind in SHARED
 
 
+Role = Literal["tile", "resident", "scratch"]
+"""Why a section keeps a tensor in the nearest memory; see ``StageBuffer``."""
+
+
+class Stage(_Frozen):
+    """One op of a section on its share of the machine.
+
+    ``loops`` are the extents of the op's loops and ``tile`` how many steps of each one tile takes (both empty for an op
+    that is no nest of loops over affine indices); ``work`` the arithmetic operations of the whole op.
+    """
+
+    op: int
+    loops: tuple[int, ...]
+    tile: tuple[int, ...]
+    work: int = Field(ge=0)
+    compute_units: int = Field(ge=1)
+
+
+class StageBuffer(_Frozen):
+    """What a section keeps of one tensor in the nearest memory while it runs.
+
+    ``role``: ``tile`` for tiles that a stage fills while the next one reads (two copies, in banks of their own),
+    ``resident`` for a tensor that stays whole (a weight that tokens stream past, a tensor read at computed places),
+    ``scratch`` for what an op needs inside itself. ``tensor`` is the id of the value that is buffered, or the scratch's
+    name; ``bytes`` of one copy, ``memory_units`` of all, for their bytes or for the rate at which they are read.
+    """
+
+    tensor: str
+    role: Role
+    bytes: int = Field(ge=0)
+    copies: int = Field(ge=1)
+    memory_units: int = Field(ge=0)
+
+
 class Section(_Frozen):
-    """A kernel: the ops that run together, in order, by position."""
+    """A kernel: the ops that run together as stages, in order, by position.
+
+    ``starts`` says which rule ended the section before it; ``streams`` the tensors that it makes tile by tile, by id.
+    """
 
     function: str
     name: str
     ops: tuple[int, ...]
     operations: tuple[str, ...]
     location: str
+    starts: str
+    streams: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    buffers: tuple[StageBuffer, ...]
+
+    @property
+    def work(self) -> int:
+        """Arithmetic operations of all stages."""
+        return sum(stage.work for stage in self.stages)
+
+    @property
+    def compute_units(self) -> int:
+        """Of all stages."""
+        return sum(stage.compute_units for stage in self.stages)
+
+    @property
+    def memory_units(self) -> int:
+        """Of all buffers."""
+        return sum(buffer.memory_units for buffer in self.buffers)
 
 
 class Copy(_Frozen):
@@ -99,7 +151,6 @@ class Plan(_Frozen):
 
     version: int = SCHEMA_VERSION
     machine: Machine
-    sectioning: str = ONE_OP_PER_SECTION
     functions: tuple[str, ...]
     tensors: tuple[Tensor, ...]
     sections: tuple[Section, ...]

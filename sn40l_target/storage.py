@@ -44,6 +44,15 @@ def definition(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
+def root(value: ir.Value) -> ir.Value:
+    """The value that a chain of views starts from."""
+    op = definition(value)
+    while op is not None and is_view(op):
+        value = op.operands[0]
+        op = definition(value)
+    return value
+
+
 def is_view(op: ir.Operation) -> bool:
     """Whether an op's result is its first operand's bytes, under another type or read in another order.
 

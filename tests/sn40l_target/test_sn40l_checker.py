@@ -214,7 +214,8 @@ def test_copies_are_counted_again() -> None:
 def test_sections_hold_ops_of_the_program_once() -> None:
     again = PLAN.sections[0].model_copy(update={"name": "again"})
     assert rules(PLAN.model_copy(update={"sections": (*PLAN.sections, again)})) == {"section"}
-    other = PLAN.sections[0].model_copy(update={"operations": ("linalg.other",)})
+    operations = ("linalg.other", *PLAN.sections[0].operations[1:])
+    other = PLAN.sections[0].model_copy(update={"operations": operations})
     assert rules(PLAN.model_copy(update={"sections": (other, *PLAN.sections[1:])})) == {"section"}
 
 

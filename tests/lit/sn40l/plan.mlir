@@ -10,7 +10,7 @@ func.func @decode(%x: tensor<2x8xf32>, %places: tensor<2x2xi32>, %active: tensor
   %w = "kv.parameter"() {parameter = "w"} : () -> tensor<8x8xf32>
   // CHECK: "kv.state_load"() {sn40l.bytes = array<i64: 1024>, sn40l.offset = array<i64: 256>, sn40l.tensor = ["state:k"], sn40l.tier = ["HBM"], state = "k"}
   %k = "kv.state_load"() {state = "k"} : () -> tensor<2x16x8xf32>
-  // CHECK: "kv.scatter"({{.*}}) {sn40l.bytes = array<i64: 1024>, sn40l.offset = array<i64: 256>, sn40l.section = "decode:2", sn40l.tensor = ["state:k"], sn40l.tier = ["HBM"]}
+  // CHECK: "kv.scatter"({{.*}}) {sn40l.bytes = array<i64: 1024>, sn40l.offset = array<i64: 256>, sn40l.section = "decode:w", sn40l.tensor = ["state:k"], sn40l.tier = ["HBM"]}
   %new = "kv.scatter"(%x, %places, %active, %k) : (tensor<2x8xf32>, tensor<2x2xi32>, tensor<2xi1>, tensor<2x16x8xf32>) -> tensor<2x16x8xf32>
   // CHECK: "kv.state_store"(%{{.*}}) {state = "k"}
   "kv.state_store"(%new) {state = "k"} : (tensor<2x16x8xf32>) -> ()
@@ -19,7 +19,7 @@ func.func @decode(%x: tensor<2x8xf32>, %places: tensor<2x2xi32>, %active: tensor
   %zero = arith.constant 0.0 : f32
   // CHECK: linalg.fill ins
   %zeros = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x8xf32>) -> tensor<2x8xf32>
-  // CHECK: linalg.matmul {sn40l.bytes = array<i64: 64>, sn40l.offset = array<i64: [[Y:[0-9]+]]>, sn40l.section = "decode:7", sn40l.tensor = ["decode:7"], sn40l.tier = ["SRAM"]}
+  // CHECK: linalg.matmul {sn40l.bytes = array<i64: 64>, sn40l.offset = array<i64: [[Y:[0-9]+]]>, sn40l.section = "decode:w", sn40l.tensor = ["decode:7"], sn40l.tier = ["SRAM"]}
   %y = linalg.matmul ins(%x, %w : tensor<2x8xf32>, tensor<8x8xf32>) outs(%zeros : tensor<2x8xf32>) -> tensor<2x8xf32>
   // CHECK: tensor.collapse_shape {{.*}} {sn40l.bytes = array<i64: 64>, sn40l.offset = array<i64: [[Y]]>, sn40l.tensor = ["decode:7"], sn40l.tier = ["SRAM"]}
   %flat = tensor.collapse_shape %y [[0, 1]] : tensor<2x8xf32> into tensor<16xf32>
@@ -40,7 +40,7 @@ func.func @prefill_8(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
     %e = linalg.exp ins(%row : tensor<2x4xf32>) outs(%empty : tensor<2x4xf32>) -> tensor<2x4xf32>
     %n = tensor.insert_slice %e into %acc[%i, 0] [2, 4] [1, 1] : tensor<2x4xf32> into tensor<8x4xf32>
     scf.yield %n : tensor<8x4xf32>
-  // CHECK: } {sn40l.bytes = array<i64: 128>, {{.*}}, sn40l.scratch = {sn40l.bytes = 32 : i64, sn40l.offset = {{[0-9]+}} : i64, sn40l.tensor = "prefill_8:4.scratch", sn40l.tier = "SRAM"}, sn40l.section = "prefill_8:4", sn40l.tensor = ["prefill_8:4"], sn40l.tier = ["SRAM"]}
+  // CHECK: } {sn40l.bytes = array<i64: 128>, {{.*}}, sn40l.scratch = {sn40l.bytes = 32 : i64, sn40l.offset = {{[0-9]+}} : i64, sn40l.tensor = "prefill_8:4.scratch", sn40l.tier = "SRAM"}, sn40l.section = "prefill_8:attend.0", sn40l.tensor = ["prefill_8:4"], sn40l.tier = ["SRAM"]}
   }
   return %y : tensor<8x4xf32>
 }

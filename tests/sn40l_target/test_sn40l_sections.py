@@ -1,0 +1,172 @@
+"""Sections and tiles of a Llama that the compiler has lowered: the paper's mapping, from rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from compiled import tiny_llama
+from lowered import parse
+from torch_mlir import ir
+
+import snapcc
+from snapcc.sn40l_target.checker import check
+from snapcc.sn40l_target.machine import SN40L, Figure, Machine, load_machine
+from snapcc.sn40l_target.plan import plan
+from snapcc.sn40l_target.schema import Plan, Section
+
+LAYERS = 2
+
+
+@pytest.fixture(scope="module")
+def linalg(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The linalg phase of a tiny Llama: a prompt that computes longer than it reads weights, and one that does not."""
+    folder = tmp_path_factory.mktemp("llama")
+    tiny_llama(folder / "model", layers=LAYERS, max_position_embeddings=1024)
+    target = folder / "linalg.mlir"
+    options = {"sink": 2, "recent": 10, "topk": 4, "batch": 2, "prompts": (32, 512)}
+    snapcc.compile(folder / "model", target, compile_to="linalg", **options)
+    return target.read_text()
+
+
+@pytest.fixture(scope="module")
+def module(linalg: str) -> ir.Module:
+    return parse(linalg)
+
+
+@pytest.fixture(scope="module")
+def planned(module: ir.Module) -> Plan:
+    return plan(module)
+
+
+def of(found: Plan, function: str) -> list[Section]:
+    return [s for s in found.sections if s.function == function]
+
+
+def test_prefill_is_mapped_as_in_the_paper(planned: Plan) -> None:
+    layer = [
+        "model.layers.{}.self_attn.q_proj+k_proj+v_proj",
+        "attend.{}",
+        "select.{}",
+        "write.keys_{0}+values_{0}",
+        "model.layers.{}.self_attn.o_proj",
+        "model.layers.{}.mlp.gate_proj+up_proj+down_proj",
+    ]
+    wanted = [f"prefill_512:{name.format(i)}" for i in range(LAYERS) for name in layer]
+    assert [s.name for s in of(planned, "prefill_512")] == [*wanted, "prefill_512:lm_head"]
+
+
+@pytest.mark.parametrize("function", ["decode", "prefill_32"])
+def test_where_the_weights_are_what_takes_time_a_layer_is_two_sections(planned: Plan, function: str) -> None:
+    layer = [
+        "model.layers.{}.self_attn.q_proj+k_proj+v_proj+o_proj",
+        "model.layers.{}.mlp.gate_proj+up_proj+down_proj",
+    ]
+    wanted = [f"{function}:{name.format(i)}" for i in range(LAYERS) for name in layer]
+    found = of(planned, function)
+    assert [s.name for s in found] == [*wanted, f"{function}:lm_head"]
+    assert not any(s.streams for s in found)
+
+
+def test_each_section_says_by_which_rule_it_starts(planned: Plan) -> None:
+    rules = [s.starts.partition(":")[0] for s in of(planned, "prefill_512")]
+    layer = ["barrier", "nothing arrives", "barrier", "nothing arrives", "row reduction"]
+    assert rules == ["the function starts", *layer, "row reduction", *layer, "row reduction"]
+
+
+def test_no_rule_looks_at_names(linalg: str, planned: Plan) -> None:
+    other = re.sub(r'parameter = "([^"]*)"', lambda m: f'parameter = "{m[1][::-1]}"', linalg)
+    assert [s.ops for s in plan(parse(other)).sections] == [s.ops for s in planned.sections]
+
+
+def test_the_balance_of_the_machine_decides_what_streams(module: ir.Module) -> None:
+    """Where memory is a hundred times as fast, 32 tokens are enough to stream past the weights."""
+    hbm = SN40L.tier("HBM")
+    fast = hbm.bandwidth.model_copy(update={"value": 100 * hbm.bandwidth.value})
+    tiers = tuple(t.model_copy(update={"bandwidth": fast}) if t.name == "HBM" else t for t in SN40L.tiers)
+    found = plan(module, SN40L.model_copy(update={"tiers": tiers}))
+    assert len(of(found, "prefill_32")) == 6 * LAYERS + 1
+
+
+def with_compute_units(machine: Machine, units: int) -> Machine:
+    figure = Figure(value=units, unit="units", source="test")
+    return machine.model_copy(update={"compute_units": figure})
+
+
+@pytest.mark.parametrize(
+    "smaller",
+    [
+        lambda: with_compute_units(SN40L, 8),
+        lambda: SN40L.with_capacities({"SRAM": 8 * SN40L.tier("SRAM").unit_bytes}),
+    ],
+    ids=["compute units", "memory units"],
+)
+def test_a_smaller_machine_splits_more(module: ir.Module, planned: Plan, smaller: Callable[[], Machine]) -> None:
+    machine = smaller()
+    found = plan(module, machine)
+    assert check(module, found) == []
+    assert len(found.sections) > len(planned.sections)
+    assert any(s.starts.startswith("units") for s in found.sections)
+    for s in found.sections:
+        assert s.compute_units <= machine.compute_units.value
+        assert len(s.ops) == 1 or s.memory_units <= machine.tiers[0].units
+
+
+@pytest.mark.parametrize("machine", ["sn40l", "small-dataflow"])
+def test_tiles_fit_twice_in_a_unit_or_span_several(module: ir.Module, machine: str) -> None:
+    described = load_machine(machine)
+    found = plan(module, described)
+    assert check(module, found) == []
+    unit, bank = described.tiers[0].unit_bytes, described.tiers[0].bank
+    for s in found.sections:
+        assert [stage.op for stage in s.stages] == list(s.ops)
+        assert s.compute_units <= described.compute_units.value
+        for buffer in s.buffers:
+            assert buffer.copies == (2 if buffer.role == "tile" else 1)
+            banks = buffer.copies * -(-buffer.bytes // bank)
+            assert buffer.memory_units * unit >= banks * bank
+            assert buffer.role != "tile" or buffer.bytes <= unit // 2
+
+
+def test_what_streams_is_cut_into_tiles_and_weights_stay(planned: Plan) -> None:
+    ffn = next(s for s in of(planned, "prefill_512") if s.name.endswith("mlp.gate_proj+up_proj+down_proj"))
+    assert sum(b.role == "resident" for b in ffn.buffers) == 3
+    products = [s for s in ffn.stages if len(s.loops) == 3 and s.work == 2 * 512 * 64 * 128]
+    assert len(products) == 3
+    for stage in products:
+        assert stage.loops[0] // stage.tile[0] >= len(ffn.stages)
+        assert stage.tile[1:] == stage.loops[1:]
+
+
+def test_compute_units_follow_the_work(planned: Plan) -> None:
+    for s in of(planned, "prefill_512"):
+        most = max(stage.compute_units for stage in s.stages)
+        busiest = max(s.stages, key=lambda stage: stage.work)
+        assert most - busiest.compute_units <= 1
+        assert s.compute_units == 1040
+
+
+def test_a_plan_with_wrong_sections_is_found(module: ir.Module, planned: Plan) -> None:
+    found = planned
+    first = found.sections[0]
+    stage, buffer = first.stages[0], first.buffers[0]
+
+    def rules(**changes: object) -> set[str]:
+        wrong = (first.model_copy(update=changes), *found.sections[1:])
+        return {v.rule for v in check(module, found.model_copy(update={"sections": wrong}))}
+
+    many = stage.model_copy(update={"compute_units": 2000})
+    assert rules(stages=(many, *first.stages[1:])) == {"units"}
+    assert rules(stages=first.stages[1:]) == {"section"}
+    far = stage.model_copy(update={"tile": tuple(n + 1 for n in stage.loops)})
+    assert rules(stages=(far, *first.stages[1:])) == {"tile"}
+    thin = buffer.model_copy(update={"memory_units": 0})
+    assert rules(buffers=(thin, *first.buffers[1:])) == {"units"}
+    swapped = found.model_copy(update={"sections": (found.sections[1], first, *found.sections[2:])})
+    assert {v.rule for v in check(module, swapped)} == {"section"}
+
+
+def test_sections_have_names_of_their_own_and_come_back_from_json(planned: Plan) -> None:
+    assert Plan.from_json(planned.to_json()) == planned
+    assert len({s.name for s in planned.sections}) == len(planned.sections)
