@@ -153,7 +153,8 @@ class Lowering:
     def _from_kv(self, module: ir.Module, policy: Policy, rows: int) -> Iterator[Phase]:
         from snapcc.compiler.passes import pipelines
 
-        self._run(module, "static", "giving them slots", pipelines.apply_policy(policy, rows))
+        order = self._options.wishes.preset.order
+        self._run(module, "static", "giving them slots", pipelines.apply_policy(policy, rows, order))
         yield "static"
         yield from self._from_static(module)
 

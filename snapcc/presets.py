@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from snapcc.compiler.dialect.policy import Order
+
 Span = Literal["part", "room", "context"]
 
 
@@ -19,12 +21,14 @@ class Preset:
         fixed: the parts that it sets, by their names in ``Wishes``.
         span: how R is found: a ``part`` like the others, W and ``--room`` for generated tokens, or the whole
             ``context``.
+        order: how the recent tokens stand; ``time`` rebuilds each cache at every step.
     """
 
     meaning: str
     deviation: str = ""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     span: Span = "part"
+    order: Order = "ring"
 
 
 # Nothing is scored where K = 0, so that what would say how has no meaning.
@@ -56,6 +60,12 @@ PRESETS: Mapping[str, Preset] = {
         "every token, up to the model's context (R), which no position may exceed",
         fixed={**_NO_SELECTION, "sink": 0},
         span="context",
+    ),
+    "naive": Preset(
+        "snapstream's tokens and numbers by slice and concat, the paper's baseline: for comparing cost",
+        "The recent tokens stand in the order of time; every step computes both branches of an update, and takes one "
+        "per row",
+        order="time",
     ),
 }
 """By name, ``snapstream`` first: the default."""

@@ -200,7 +200,7 @@ def prefill(s: Shapes, policy: Policy) -> str:
                 "kv.compact",
                 [cache, "%length", *selection],
                 vt(shape),
-                f"{_slots(policy)}, axis = {axis} : i64, head_axis = {head_axis} : i64",
+                f'{_slots(policy)}, axis = {axis} : i64, head_axis = {head_axis} : i64, order = "ring"',
             )
             full = [s.b, *shape[1:]]
             old = body.load(f"{i}.{kind}", full)

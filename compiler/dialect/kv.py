@@ -285,6 +285,45 @@ class RingUpdateOp(Kv.Operation, name="ring_update", traits=[ext.Pure]):
         )
 
 
+class ConcatUpdateOp(Kv.Operation, name="concat_update", traits=[ext.Pure]):
+    """One new token per row, the recent tokens in the order of time: the paper's baseline, for comparing cost.
+
+    cache [B, .., C, ..], rows [B, .., 1, ..], positions [B] i64, active [B] i1 -> cache's type.
+
+    A row with a free slot (t < S + R) has the token appended at slot t; a full one is joined anew of its sinks, the
+    recent tokens but the oldest, the new token, and the selected ones. Both are computed for every row, and one is
+    taken. A row that is not active keeps what stands there. The same tokens are in the cache as after
+    ``kv.ring_update`` at the slots of ``kv.slots``, in another order.
+    Source: SnapStream 3.2, Listing 2 (which slices the sinks' values from the keys, a slip).
+    See tests/lit/dialect/concat_update.mlir.
+    """
+
+    cache: ext.Operand[Any]
+    rows: ext.Operand[Any]
+    positions: ext.Operand[Any]
+    active: ext.Operand[Any]
+    sink: ir.IntegerAttr
+    ring: ir.IntegerAttr
+    axis: ir.IntegerAttr
+    updated: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not (_tensors(op) and _policy(op) and _axis(op, op.operands[0])):
+            return False
+        cache, axis = shape_of(op.operands[0].type), integer(op, "axis")
+        fixed = integer(op, "sink") + integer(op, "ring")
+        if cache[axis] < fixed:
+            return _fail(op, f"the cache must have at least S + R = {fixed} slots, got {cache[axis]}")
+        wanted = [1 if i == axis else d for i, d in enumerate(cache)]
+        return (
+            _require(op, "the result's type", str(op.results[0].type), "the cache's", str(op.operands[0].type))
+            and _require(op, "rows' shape", shape_of(op.operands[1].type), "one token of the cache", wanted)
+            and _batch_vector(op, "positions", op.operands[2], cache[0])
+            and _batch_vector(op, "active", op.operands[3], cache[0])
+        )
+
+
 class ScatterOp(Kv.Operation, name="scatter", traits=[ext.Pure]):
     """Rows of a tensor replaced at computed places: ``target``, then the result in the same storage.
 
@@ -413,10 +452,12 @@ class SelectedCountOp(Kv.Operation, name="selected_count", traits=[ext.Pure]):
 
 
 class CompactOp(Kv.Operation, name="compact", traits=[ext.Pure]):
-    """A prompt's cache moved into its slots: sinks, the last R in ring order, the selected; zero elsewhere.
+    """A prompt's cache moved into its slots: sinks, the last R, the selected; zero elsewhere.
 
     cache [1, .., N, ..], positions [H, K] (optional: none for K = 0), length [] -> [1, .., C, ..] with
     C = S + R + K. H is the extent at ``head_axis``, or 1 with ``head_axis`` = -1 (a cache without heads).
+    The last R stand at the slots of ``kv.slots`` where ``order`` is "ring", and from the oldest to the newest where
+    it is "time", as ``kv.concat_update`` keeps them.
     A slot that no token fills is zero, so nothing of the row's past stays. Padding is never stored.
     See tests/lit/dialect/compact.mlir.
     """
@@ -428,6 +469,7 @@ class CompactOp(Kv.Operation, name="compact", traits=[ext.Pure]):
     ring: ir.IntegerAttr
     axis: ir.IntegerAttr
     head_axis: ir.IntegerAttr
+    order: ir.StringAttr
     slots: ext.Result[Any]
 
     @staticmethod
@@ -438,6 +480,8 @@ class CompactOp(Kv.Operation, name="compact", traits=[ext.Pure]):
         axis, head_axis = integer(op, "axis"), integer(op, "head_axis")
         if cache[0] != 1:
             return _fail(op, f"compacts one row at a time: expected B = 1, got {cache[0]}")
+        if string(op, "order") not in ("ring", "time"):
+            return _fail(op, f"order must be ring or time, got {string(op, 'order')}")
         if head_axis in (0, axis) or head_axis >= len(cache):
             return _fail(op, f"head_axis must be a free axis of the cache or -1, got {head_axis} with axis {axis}")
         heads = cache[head_axis] if head_axis > 0 else 1

@@ -7,6 +7,8 @@ from typing import Literal, get_args
 
 PoolKind = Literal["avg", "max", "none"]
 Score = Literal["candidates", "all"]
+Order = Literal["ring", "time"]
+"""How the R recent tokens stand in their slots: at ``S + (t - S) mod R``, or from the oldest to the newest."""
 
 
 @dataclass(frozen=True)

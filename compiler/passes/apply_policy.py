@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from torch_mlir import ir
 
@@ -21,6 +21,7 @@ from ..analysis.functions import (
 from ..diagnostics import Refusal
 from ..dialect.kv import (
     CompactOp,
+    ConcatUpdateOp,
     RingUpdateOp,
     SelectedCountOp,
     SlotsOp,
@@ -33,7 +34,7 @@ from ..dialect.kv import (
     index_attribute,
     number,
 )
-from ..dialect.policy import Policy, PoolKind, Score
+from ..dialect.policy import Order, Policy, PoolKind, Score
 from ..dialect.types import element_of, shape_of, vtensor
 from .dead_code import erase_dead
 from .select_last import LENGTH
@@ -51,7 +52,8 @@ class ApplyPolicy:
     and ``kv-select-last``; decode must be specialised at a past of C - 1, so that no type behind a cache
     changes. ``batch`` rows share each state. Decode writes one token per row by ``kv.ring_update`` and sees the
     slots of ``kv.visible``; prefill selects per attention, compacts each cache and writes one row; ``reset``
-    is made. Design section 3.
+    is made. ``order`` "ring" is the above; "time" keeps the recent tokens from the oldest to the newest by
+    ``kv.concat_update``, slicing and joining each cache anew: the same tokens, for comparing cost. Design section 3.
 
     Before::
 
@@ -79,7 +81,12 @@ class ApplyPolicy:
     pool: str = "avg"
     pool_size: int = 5
     score: str = "candidates"
+    order: str = "ring"
     name: ClassVar[str] = "kv-apply-policy"
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(Order):
+            raise ValueError(f"order must be one of {', '.join(get_args(Order))}, got {self.order!r}")
 
     @property
     def policy(self) -> Policy:
@@ -111,10 +118,10 @@ class ApplyPolicy:
                 f"but sink {policy.sink} + recent {policy.recent} + topk {policy.topk} make {policy.slots}",
                 "choose parts that add up to the program's own length plus one",
             )
-        states = _Decode(decode[0], policy, self.batch).run()
+        states = _Decode(decode[0], policy, self.order, self.batch).run()
         for function in raised:
             if function != decode[0]:
-                _Prefill(function, policy, states).run()
+                _Prefill(function, policy, self.order, states).run()
         _add_reset(module, states)
 
 
@@ -128,9 +135,10 @@ def _policy_attributes(policy: Policy) -> dict[str, ir.Attribute]:
 class _Rewriter:
     """What decode and prefill have in common: arguments by role, states, the last op."""
 
-    def __init__(self, function: ir.Operation, policy: Policy) -> None:
+    def __init__(self, function: ir.Operation, policy: Policy, order: str) -> None:
         self.function = function
         self.policy = policy
+        self.order = order
         self.location = function.location
         self.first = body(function).operations[0].operation
         self.last = terminator(function)
@@ -191,8 +199,8 @@ class _Rewriter:
 
 
 class _Decode(_Rewriter):
-    def __init__(self, function: ir.Operation, policy: Policy, batch: int) -> None:
-        super().__init__(function, policy)
+    def __init__(self, function: ir.Operation, policy: Policy, order: str, batch: int) -> None:
+        super().__init__(function, policy, order)
         self.batch = batch
 
     def run(self) -> States:
@@ -203,7 +211,9 @@ class _Decode(_Rewriter):
         active = self.add_argument("active", vtensor([self.batch], "i1"))
         self.replace_tokens(tokens, TorchBuilder(self.first, self.location))
         attributes = _policy_attributes(self.policy)
-        slots = SlotsOp(positions, **attributes, slots=index, loc=self.location, ip=self.head).slots
+        places = positions
+        if self.order == "ring":
+            places = SlotsOp(positions, **attributes, slots=index, loc=self.location, ip=self.head).slots
         count = self.load(SELECTED_COUNT, vtensor([self.batch], "si64"))
         visible = VisibleOp(
             positions,
@@ -216,7 +226,7 @@ class _Decode(_Rewriter):
         ).visible
         states: States = {SELECTED_COUNT: vtensor([self.batch], "si64")}
         for cache in found:
-            self._update(cache, slots, active, states)
+            self._update(cache, places, active, states)
         for view in list(body(self.function).operations):
             op = view.operation
             if op.name == "kv.attention":
@@ -238,26 +248,25 @@ class _Decode(_Rewriter):
         names = [entry.get("kv.name") for entry in result_attributes(self.function)]
         return self.last.operands[names.index("logits")]
 
-    def _update(self, cache: Cache, slots: ir.Value, active: ir.Value, states: States) -> None:
-        grown = cache.append.results[0]
+    def _update(self, cache: Cache, places: ir.Value, active: ir.Value, states: States) -> None:
+        grown, location, before = cache.append.results[0], cache.append.location, ir.InsertionPoint(cache.append)
         states[cache.name] = grown.type
-        updated = RingUpdateOp(
-            self.load(cache.name, grown.type),
-            cache.append.operands[1],
-            slots,
-            active,
-            index_attribute(cache.axis),
-            grown.type,
-            loc=cache.append.location,
-            ip=ir.InsertionPoint(cache.append),
-        ).updated
-        self.store(cache.name, updated, cache.append.location, self.last)
+        given = (self.load(cache.name, grown.type), cache.append.operands[1], places, active)
+        axis = index_attribute(cache.axis)
+        if self.order == "ring":
+            updated = RingUpdateOp(*given, axis, grown.type, loc=location, ip=before).updated
+        else:
+            attributes = _policy_attributes(self.policy)
+            updated = ConcatUpdateOp(
+                *given, **attributes, axis=axis, updated=grown.type, loc=location, ip=before
+            ).updated
+        self.store(cache.name, updated, location, self.last)
         grown.replace_all_uses_with(updated)
 
 
 class _Prefill(_Rewriter):
-    def __init__(self, function: ir.Operation, policy: Policy, states: States) -> None:
-        super().__init__(function, policy)
+    def __init__(self, function: ir.Operation, policy: Policy, order: str, states: States) -> None:
+        super().__init__(function, policy, order)
         self.states = states
 
     def run(self) -> None:
@@ -348,6 +357,7 @@ class _Prefill(_Rewriter):
             **_policy_attributes(self.policy),
             axis=index_attribute(axis),
             head_axis=index_attribute(cache.head_axis),
+            order=ir.StringAttr.get(self.order),
             slots=vtensor([self.policy.slots if i == axis else d for i, d in enumerate(split)], element_of(rows.type)),
             loc=cache.append.location,
             ip=ir.InsertionPoint(before),

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ..dialect.kv import integer
+from ..dialect.kv import integer, string
 from ..dialect.types import shape_of
 from .template import call_template, operations, replace
 
@@ -20,7 +20,7 @@ class LowerCompact:
     so that ``cse`` leaves one for all the caches that share a selection. A slot without a token has source -1 and
     becomes zero by a select, whatever the padding holds.
 
-    Before: ``%1 = "kv.compact"(%cache, %length, %positions) {axis = 2 : i64, head_axis = 1 : i64, ...}``
+    Before: ``%1 = "kv.compact"(%cache, %length, %positions) {axis = 2 : i64, order = "ring", ...}``
 
     After: two calls of private functions that MLIR's ``inline`` opens.
 
@@ -47,19 +47,27 @@ def _sources_text(op: ir.Operation, result: ir.Type) -> str:
     """length [], positions [H, K] -> the position in each slot [H, C], -1 for none.
 
     Slot j < S + R of a prompt of L tokens holds the last position p <= L - 1 that the slot formula sends there: j
-    itself below S, else the p in the last R with p = j (mod R), which is ``L - 1 - (L - 1 - j) mod R``. Both are j
-    where L <= S + R. Slot S + R + s holds the s-th selected position where s < n = L - S - R.
+    itself below S, else the p in the last R with p = j (mod R), which is ``L - 1 - (L - 1 - j) mod R``; in the order
+    of time it is ``j + max(L - S - R, 0)``. All are j where L <= S + R. Slot S + R + s holds the s-th selected
+    position where s < n = L - S - R.
     """
     length, *positions = (operand.type for operand in op.operands[1:])
     sink, ring = integer(op, "sink"), integer(op, "ring")
     with_heads = len(positions) == 1
     slot_map = "affine_map<(h, j) -> (h, j)>" if with_heads else "affine_map<(j) -> (j)>"
     iterators = ", ".join(['"parallel"'] * (2 if with_heads else 1))
+    recent = """
+    %signed_age = arith.subi %last, %j : index
+    %age = arith.maxsi %signed_age, %zero : index
+    %turn = arith.remui %age, %ring : index
+    %recent = arith.subi %last, %turn : index"""
+    if string(op, "order") == "time":
+        recent = """
+    %moved = arith.maxsi %evicted, %zero : index
+    %recent = arith.addi %j, %moved : index"""
     select = ""
     if with_heads:
         select = f"""
-    %fixed = arith.constant {sink + ring} : index
-    %evicted = arith.subi %l, %fixed : index
     %signed_s = arith.subi %j, %fixed : index
     %s = arith.maxsi %signed_s, %zero : index
     %h = linalg.index 0 : index
@@ -79,17 +87,15 @@ func.func @sources(%length: {length}{f", %positions: {positions[0]}" if with_hea
   %scalar = tensor.extract %length[] : {length}
   %l = arith.index_cast %scalar : {length.element_type} to index
   %last = arith.subi %l, %one : index
+  %fixed = arith.constant {sink + ring} : index
+  %evicted = arith.subi %l, %fixed : index
   %empty = tensor.empty() : {result}
   %sources = linalg.generic {{indexing_maps = [#slot], iterator_types = [{iterators}]}}
       outs(%empty : {result}) {{
   ^bb0(%out: i64):
-    %j = linalg.index {int(with_heads)} : index
-    %signed_age = arith.subi %last, %j : index
-    %age = arith.maxsi %signed_age, %zero : index
-    %turn = arith.remui %age, %ring : index
-    %in_ring = arith.subi %last, %turn : index
+    %j = linalg.index {int(with_heads)} : index{recent}
     %is_sink = arith.cmpi slt, %j, %sink : index
-    %position = arith.select %is_sink, %j, %in_ring : index
+    %position = arith.select %is_sink, %j, %recent : index
     %has_token = arith.cmpi slt, %j, %l : index
     %wide = arith.index_cast %position : index to i64
     %stored = arith.select %has_token, %wide, %none : i64{select}

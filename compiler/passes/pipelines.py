@@ -6,12 +6,13 @@ from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from ..analysis.evaluate import Weights
-from ..dialect.policy import Policy
+from ..dialect.policy import Order, Policy
 from .apply_policy import ApplyPolicy
 from .check_axis import CheckAxis
 from .lower_asserts import LowerAsserts
 from .lower_attention import LowerAttention
 from .lower_compact import LowerCompact
+from .lower_concat_update import LowerConcatUpdate
 from .lower_parameters import LowerParameters
 from .lower_ring_update import LowerRingUpdate
 from .lower_scatter import LowerScatter
@@ -37,7 +38,7 @@ def raise_to_kv(weights: Weights) -> list[Step]:
     return [RaiseAppend(), RaiseAttention(weights), SelectLast(), CheckAxis(), RebuildPositions()]
 
 
-def apply_policy(policy: Policy, batch: int) -> list[Step]:
+def apply_policy(policy: Policy, batch: int, order: Order = "ring") -> list[Step]:
     """From the kv phase to the static phase: ``batch`` rows of ``policy.slots`` slots."""
     return [
         ApplyPolicy(
@@ -49,6 +50,7 @@ def apply_policy(policy: Policy, batch: int) -> list[Step]:
             policy.pool,
             policy.pool_size,
             policy.score,
+            order,
         )
     ]
 
@@ -74,6 +76,7 @@ def lower_to_linalg() -> list[Step]:
         LowerAttention(),
         LowerTopkSelect(),
         LowerCompact(),
+        LowerConcatUpdate(),
         LowerRingUpdate(),
         LowerWriteRow(),
         LowerSlots(),

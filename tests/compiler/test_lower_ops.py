@@ -54,8 +54,13 @@ LAYOUTS = {
 """Shape of a cache's row with -1 at its sequence axis, that axis and the head axis."""
 
 COMPACTIONS = {
-    f"{layout}_{element}_{number}": (layout, element, policy)
-    for layout, element in (("heads_first", "f32"), ("tokens_first", "bf16"), ("no_heads", "f32"))
+    f"{layout}_{element}_{order}_{number}": (layout, element, policy, order)
+    for layout, element, order in (
+        ("heads_first", "f32", "ring"),
+        ("tokens_first", "bf16", "ring"),
+        ("no_heads", "f32", "ring"),
+        ("heads_first", "f32", "time"),
+    )
     for number, policy in enumerate([Policy(2, 8, 4, 4), Policy(0, 5, 0, 1)])
 }
 N = 24
@@ -84,13 +89,13 @@ def selection_function(name: str, case: Selection) -> str:
     return function(name, "kv.topk_select", [q, k, "tensor<i64>"], tensor([case.heads, p.topk], "i64"), attributes)
 
 
-def compaction_function(name: str, layout: str, element: str, policy: Policy) -> str:
+def compaction_function(name: str, layout: str, element: str, policy: Policy, order: str) -> str:
     _, axis, head_axis = LAYOUTS[layout]
     heads = H if head_axis > 0 else 1
     operands = [tensor(cache_shape(layout, 1, N), element), "tensor<i64>"]
     if policy.topk:
         operands.append(tensor([heads, policy.topk], "i64"))
-    attributes = f"{slots(policy)}, axis = {axis} : i64, head_axis = {head_axis} : i64"
+    attributes = f'{slots(policy)}, axis = {axis} : i64, head_axis = {head_axis} : i64, order = "{order}"'
     return function(name, "kv.compact", operands, tensor(cache_shape(layout, 1, policy.slots), element), attributes)
 
 
@@ -116,6 +121,21 @@ func.func @write_{name}(%value: {row}, %row: tensor<i64>) {{
 }}"""
 
 
+CONCATS = {
+    "heads_first": ("heads_first", "f32", Policy(2, 8, 4, 4)),
+    "tokens_first": ("tokens_first", "bf16", Policy(0, 5, 3, 1)),
+    "no_sink_or_selection": ("features_first", "f32", Policy(0, 3, 0, 1)),
+    "one_recent": ("no_heads", "f32", Policy(2, 1, 2, 1)),
+}
+
+
+def concat_function(name: str, layout: str, element: str, policy: Policy) -> str:
+    cache, i64, i1 = tensor(cache_shape(layout, B, policy.slots), element), tensor([B], "i64"), tensor([B], "i1")
+    operands = [cache, tensor(cache_shape(layout, B, 1), element), i64, i1]
+    attributes = f"{slots(policy)}, axis = {LAYOUTS[layout][1]} : i64"
+    return function(f"concat_{name}", "kv.concat_update", operands, cache, attributes)
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     """All the ops in one module: compiling is what takes time."""
@@ -123,6 +143,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     parts = [selection_function(f"select_{name}", case) for name, case in SELECTIONS.items()]
     parts += [compaction_function(f"compact_{name}", *case) for name, case in COMPACTIONS.items()]
     parts += [state_functions(name, *case) for name, case in UPDATES.items()]
+    parts += [concat_function(name, *case) for name, case in CONCATS.items()]
     for i, p in enumerate(SLOTTED):
         selected = f"{slots(p)}, selected = {p.topk} : i64"
         parts.append(function(f"slots_{i}", "kv.slots", [i64], i64, slots(p)))
@@ -217,7 +238,7 @@ def test_selection_with_ties_is_that_of_a_sort(program: Program, data: st.DataOb
 
 @pytest.mark.parametrize("name", COMPACTIONS)
 def test_compaction(program: Program, name: str) -> None:
-    layout, element, policy = COMPACTIONS[name]
+    layout, element, policy, order = COMPACTIONS[name]
     _, axis, head_axis = LAYOUTS[layout]
     fixed = policy.sink + policy.recent
     heads = H if head_axis > 0 else 1
@@ -236,7 +257,7 @@ def test_compaction(program: Program, name: str) -> None:
         for t in range(min(policy.sink, length)):
             into[0, t] = by_token[0, t]
         for t in range(max(policy.sink, length - policy.recent), length):
-            into[0, policy.slot(t)] = by_token[0, t]
+            into[0, policy.slot(t) if order == "ring" else t - max(length - fixed, 0)] = by_token[0, t]
         for h in range(heads):
             for s in range(count):
                 # a cache without heads has one selection; with them, the head axis follows the token axis here
@@ -271,6 +292,25 @@ def test_ring_update_and_write_row(program: Program, name: str) -> None:
         program(f"write_{name}", value, np.array(row), cache)
         want[row] = value[0]
         np.testing.assert_array_equal(bits(cache.to_host()), bits(want), err_msg=f"row {row}")
+
+
+@pytest.mark.parametrize("name", CONCATS)
+def test_concat_update(program: Program, name: str) -> None:
+    """Rows at positions of their own, below S, at the last free slot and beyond; the second is idle at times."""
+    layout, element, policy = CONCATS[name]
+    axis, fixed = LAYOUTS[layout][1], policy.sink + policy.recent
+    cache = random(cache_shape(layout, B, policy.slots), element)
+    for step, start in enumerate([0, 1, fixed - 1, fixed, fixed + 5]):
+        positions, active = np.array([start, start + 1, start + fixed]), np.array([True, step % 2 == 0, True])
+        rows, want = random(cache_shape(layout, B, 1), element, step), cache.copy()
+        for b in np.flatnonzero(active):
+            into, new = np.moveaxis(want, axis, 1)[b], np.moveaxis(rows, axis, 1)[b, 0]
+            if positions[b] >= fixed:
+                into[policy.sink : fixed - 1] = into[policy.sink + 1 : fixed].copy()
+            into[min(positions[b], fixed - 1)] = new
+        given = program(f"concat_{name}", cache, rows, positions, active)
+        np.testing.assert_array_equal(bits(given), bits(want), err_msg=f"step {step}")
+        cache = want
 
 
 def test_nothing_is_written_outside_the_cache(program: Program) -> None:

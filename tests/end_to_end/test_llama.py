@@ -49,6 +49,7 @@ PRESET_CASES: dict[str, dict[str, Any]] = {
     "snapkv": {"window": 4, "room": 6, "topk": 5},
     "window": {"recent": 9},
     "full": {},
+    "naive": SMALL,
 }
 
 

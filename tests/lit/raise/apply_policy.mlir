@@ -1,5 +1,12 @@
 // RUN: not snapcc-opt %s --split-input-file --pass-pipeline='builtin.module(kv-apply-policy{sink=2 recent=8 topk=4 window=4 batch=2})' 2>%t | filecheck %s
 // RUN: filecheck %s --check-prefix=REFUSED --input-file %t
+// RUN: not snapcc-opt %s --split-input-file --pass-pipeline='builtin.module(kv-apply-policy{sink=2 recent=8 topk=4 window=4 batch=2 order=time})' | filecheck %s --check-prefix=TIME
+
+// TIME-LABEL: func.func @decode(
+// TIME-NOT: kv.slots
+// TIME: "kv.concat_update"(%{{.+}}, %{{.+}}, %arg1, %arg2) {axis = 1 : i64, ring = 8 : i64, sink = 2 : i64}
+// TIME-LABEL: func.func @prefill_20(
+// TIME: "kv.compact"({{.+}}order = "time"
 
 // CHECK-LABEL: func.func @decode(
 // CHECK-SAME: %[[T:arg0]]: !torch.vtensor<[2],si64> {kv.name = "tokens", kv.role = "tokens"}, %[[P:arg1]]: !torch.vtensor<[2],si64> {kv.name = "positions", kv.role = "positions"}, %[[A:arg2]]: !torch.vtensor<[2],i1> {kv.name = "active", kv.role = "active"}) -> (!torch.vtensor<[2,4],f32> {kv.name = "logits"})
@@ -14,7 +21,7 @@
 // CHECK-LABEL: func.func @prefill_20(
 // CHECK-SAME: %arg0: !torch.vtensor<[1,20],si64> {kv.name = "tokens", kv.role = "tokens"}, %[[L:arg1]]: !torch.vtensor<[],si64> {kv.name = "length", kv.role = "length"}, %[[R:arg2]]: !torch.vtensor<[],si64> {kv.name = "row", kv.role = "row"}) -> (!torch.vtensor<[4],f32> {kv.name = "logits"})
 // CHECK: %[[SEL:.+]] = "kv.topk_select"(%{{.+}}, %{{.+}}, %[[L]]) {pool = "avg", pool_size = 5 : i64, ring = 8 : i64, scale = 1.000000e+00 : f64, score = "candidates", selected = 4 : i64, sink = 2 : i64, softcap = 0.000000e+00 : f64, window = 4 : i64}
-// CHECK: %[[C:.+]] = "kv.compact"(%{{.+}}, %[[L]], %[[SEL]]) {axis = 1 : i64, head_axis = -1 : i64
+// CHECK: %[[C:.+]] = "kv.compact"(%{{.+}}, %[[L]], %[[SEL]]) {axis = 1 : i64, head_axis = -1 : i64, {{.*}}order = "ring"
 // CHECK: %[[W:.+]] = "kv.write_row"(%{{.+}}, %[[C]], %[[R]])
 // CHECK: "kv.state_store"(%[[W]]) {state = "k"}
 // CHECK: %[[COUNT:.+]] = "kv.selected_count"(%[[L]])
