@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from lowered import parse, tensor
-from stream_ir import not_in_place
 from torch_mlir import ir
 
 from snapcc.compiler.diagnostics import source_line
 from snapcc.compiler.passes import manager
 from snapcc.compiler.passes.lower_attention import LowerAttention
 from snapcc.runtime.iree_compile import compile_module, stream_ir, target_flags
+from snapcc.runtime.schedule import not_in_place
 
 FLAGS = {
     "default": (),

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from compiled import assert_equals_oracle, tiny_llama
-from stream_ir import not_in_place
 
 import snapcc
 from snapcc.build import DECODE_FLAGS
 from snapcc.runtime.engine import Program
 from snapcc.runtime.iree_compile import stream_ir, target_flags
+from snapcc.runtime.schedule import not_in_place
 
 SLOTS = 512
 OPTIONS = {"sink": 4, "recent": SLOTS - 132, "topk": 128, "window": 8, "batch": 2, "prompts": (16,), "target": "host"}

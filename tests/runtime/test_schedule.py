@@ -1,9 +1,9 @@
 """That the in-place check sees what it has to see: a scatter passes, slice and concat does not."""
 
 import pytest
-from stream_ir import Write, not_in_place, writes
 
 from snapcc.runtime.iree_compile import stream_ir, target_flags
+from snapcc.runtime.schedule import Write, not_in_place, writes
 
 B, C, D = 3, 512, 64
 CACHE = B * C * D * 4

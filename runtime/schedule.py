@@ -1,7 +1,10 @@
 """What a compiled function writes, with the bytes, read from IREE's stream IR."""
 
+from __future__ import annotations
+
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -14,19 +17,29 @@ class Write:
             writes into a buffer that it also reads.
         bytes: the extent of the buffer that is written, or may be.
         by: the dispatch's name; "" for commands.
+        into: the buffer, as the function calls it.
+        temporary: whether that buffer lives in the call alone: no state, no result.
     """
 
     kind: Literal["copy", "fill", "new", "update"]
     bytes: int
     by: str = ""
+    into: str = field(default="", compare=False)
+    temporary: bool = field(default=False, compare=False)
 
 
 _FUNCTION = r"util\.func public @{}\b.*?(?=\n  (?:util\.func|util\.initializer|stream\.executable)|\Z)"
 _CONSTANT = re.compile(r"(%[\w#]+) = arith\.constant (\d+) : index")
-_COPY = re.compile(r"stream\.cmd\.copy .*?, .*?, (?P<length>%[\w#]+) :")
-_FILL = re.compile(r"stream\.cmd\.fill .*?\[.*? for (?P<length>%[\w#]+)\]")
+_COPY = re.compile(
+    r"stream\.cmd\.copy .*?, (?P<into>.*?), (?P<length>%[\w#]+) : .* -> !stream\.resource<(?P<kind>\w+)>"
+)
+_FILL = re.compile(
+    r"stream\.cmd\.fill .*?, (?P<into>%[\w#]+\[.*?) for (?P<length>%[\w#]+)\].*!stream\.resource<(?P<kind>\w+)>"
+)
 _DISPATCH = re.compile(r"stream\.cmd\.dispatch .*?@[\w$]+::@(?P<by>[\w$]+)")
-_OPERAND = re.compile(r"^\s*(?P<access>wo|rw) %[\w#]+\[.*? for (?P<length>%[\w#]+)\]", re.MULTILINE)
+_OPERAND = re.compile(
+    r"^\s*(?P<access>wo|rw) (?P<into>%[\w#]+\[.*?) for (?P<length>%[\w#]+)\] : !stream\.resource<(?P<kind>\w+)>"
+)
 
 
 def writes(ir: str, function: str) -> list[Write]:
@@ -36,17 +49,22 @@ def writes(ir: str, function: str) -> list[Write]:
     assert match is not None, f"the stream IR has no function {function}"
     body = match[0]
     constants = {name: int(value) for name, value in _CONSTANT.findall(last)}
-    found, by = [], ""
+    found: list[Write] = []
+    by = ""
+
+    def add(kind: Literal["copy", "fill", "new", "update"], match: re.Match[str], by: str = "") -> None:
+        into = match["into"].removesuffix("]") + "]"
+        found.append(Write(kind, constants[match["length"]], by, into, match["kind"] == "transient"))
+
     for line in body.splitlines():
         if (copy := _COPY.search(line)) is not None:
-            found.append(Write("copy", constants[copy["length"]]))
+            add("copy", copy)
         elif (fill := _FILL.search(line)) is not None:
-            found.append(Write("fill", constants[fill["length"]]))
+            add("fill", fill)
         elif (dispatch := _DISPATCH.search(line)) is not None:
             by = dispatch["by"]
         elif (operand := _OPERAND.match(line)) is not None:
-            kind: Literal["new", "update"] = "new" if operand["access"] == "wo" else "update"
-            found.append(Write(kind, constants[operand["length"]], by))
+            add("new" if operand["access"] == "wo" else "update", operand, by)
     return found
 
 
@@ -57,3 +75,17 @@ def not_in_place(ir: str, function: str, least: int) -> list[Write]:
         for write in writes(ir, function)
         if write.bytes >= least and not (write.kind == "update" and "scatter" in write.by)
     ]
+
+
+def copied(writes: Sequence[Write]) -> int:
+    """Bytes moved by writes: those of each command and each whole write, and each buffer that is updated once.
+
+    Dispatches that each update a part of a buffer, as a join's do, are taken to fill it together.
+    """
+    whole = sum(write.bytes for write in writes if write.kind != "update")
+    return whole + sum({write.into: write.bytes for write in writes if write.kind == "update"}.values())
+
+
+def temporaries(writes: Iterable[Write]) -> dict[str, int]:
+    """The buffers of the call alone that are written, and the bytes of each."""
+    return {write.into: write.bytes for write in writes if write.temporary}
