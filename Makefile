@@ -8,7 +8,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test lint typecheck lit pytest docs clean
+.PHONY: setup demo bench test lint typecheck lit pytest docs clean
 
 setup: $(STAMP)
 
@@ -25,6 +25,11 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 
 demo: setup
 	demo/run
+
+# ratios on SmolLM2, some minutes; on a quiet machine
+bench: setup
+	$(BIN)/python demo/smollm2.py build/demo/smollm2
+	$(BIN)/python benchmarks/speed.py build/demo/smollm2
 
 # pytest comes last, so that its closing line is the last that is printed
 test: lint typecheck lit pytest

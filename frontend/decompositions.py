@@ -55,6 +55,26 @@ def scaled_dot_product_attention(
     return torch.matmul(torch.softmax(logits, -1), value).to(dtype)
 
 
+def linear(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x W^T + b`` as one product of matrices, [.., K] x [N, K] -> [.., N].
+
+    PyTorch's own makes it a batched product with the weights repeated where ``x`` is not contiguous, as behind
+    attention.
+    """
+    if bias is None:
+        return matmul(value, weight.t())
+    product = torch.addmm(bias, value.reshape(-1, value.shape[-1]), weight.t())
+    return product.reshape(*value.shape[:-1], weight.shape[0])
+
+
+def matmul(left: Tensor, right: Tensor) -> Tensor:
+    """``aten.matmul``; [.., M, K] x [K, N] is one product of matrices whatever the strides of ``left`` are."""
+    if left.ndim < 3 or right.ndim != 2:
+        return torch.matmul(left, right)
+    flat = left.reshape(-1, left.shape[-1])
+    return torch.mm(flat, right).reshape(*left.shape[:-1], right.shape[-1])
+
+
 def _repeat_heads(heads: Tensor, count: int) -> Tensor:
     *rows, own, length, width = heads.shape
     if own == count:
@@ -82,6 +102,8 @@ def split_with_sizes(value: Tensor, sizes: list[int], dim: int = 0) -> list[Tens
 # the strides that the fused attention gives, and ours gives others.
 OWN: dict[Any, Callable[..., Any]] = {
     _aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+    _aten.linear.default: linear,
+    _aten.matmul.default: matmul,
     _aten.view.default: _aten.reshape.default,
     _aten._unsafe_view.default: _aten.reshape.default,
 }

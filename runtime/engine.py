@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,6 +62,11 @@ class StateSpec:
     shape: tuple[int, ...]
     dtype: str
     stored: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """The size of the buffer."""
+        return math.prod(self.shape) * int(_numpy(self.dtype).itemsize)
 
 
 @dataclass(frozen=True)

@@ -263,8 +263,10 @@ def _field(path: Sequence[str | int], content: Any) -> str:
     words: list[str] = []
     at: Any = content
     for key in path:
-        inside = (isinstance(at, list) and isinstance(key, int)) or (isinstance(at, dict) and key in at)
-        at = at[key] if inside else None
+        if isinstance(key, int):
+            at = at[key] if isinstance(at, list) else None
+        else:
+            at = at.get(key) if isinstance(at, dict) else None
         named = isinstance(key, int) and isinstance(at, dict) and "name" in at
         if key not in ("int", "float"):
             words.append(str(at["name"]) if named else str(key))

@@ -1,4 +1,4 @@
-"""The command ``snapcc``: compile (the default), run, verify, inspect."""
+"""The command ``snapcc``: compile (the default), run, verify, inspect, bench."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .errors import TRACEBACK, report
 from .options import PHASES, Dtype, Target
 from .presets import PRESETS, Preset
 
-_COMMANDS = ("compile", "run", "verify", "inspect", "completion")
+_COMMANDS = ("compile", "run", "verify", "inspect", "bench", "completion")
 
 _DESCRIPTION = """\
 Compiles a PyTorch decoder to a static program with a fixed number of KV cache slots.
@@ -30,6 +30,7 @@ Compiles a PyTorch decoder to a static program with a fixed number of KV cache s
   snapcc run OUT.snapcc --prompt TEXT           generate
   snapcc verify OUT.snapcc                      compare with PyTorch
   snapcc inspect OUT.snapcc                     what is in it
+  snapcc bench OUT.snapcc                       how fast it is, as ratios
   snapcc completion bash                        completion for a shell: source <(snapcc completion bash)
 
 MODEL is a program that torch.export.save wrote, a Hugging Face folder, or with --compile-to the .mlir file of an
@@ -81,6 +82,7 @@ def _run(options: argparse.Namespace) -> int:
         "run": commands.run_command,
         "verify": commands.verify_command,
         "inspect": commands.inspect_command,
+        "bench": commands.bench_command,
         "completion": _complete,
     }[options.command](options)
 
@@ -99,6 +101,7 @@ def _parser() -> Parser:
     _add_run(commands.add_parser("run", help="generate with an artifact"))
     _add_verify(commands.add_parser("verify", help="compare an artifact with PyTorch"))
     _add_inspect(commands.add_parser("inspect", help="say what is in an artifact"))
+    _add_bench(commands.add_parser("bench", help="measure an artifact"))
     completion = commands.add_parser("completion", help="print the completion script of a shell")
     completion.description = (
         "Prints a script that completes snapcc's commands, options, choices and files: source <(snapcc completion "
@@ -241,6 +244,17 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.description = "Says what an artifact is: its slots, caches and bytes, its phases and its plan."
     _add_artifact(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Measures decode steps and prompts in turns with what they are compared to, and prints medians and ratios: a "
+        "step over the reading of its bytes (weights once, caches once) from memory, and both over the exported "
+        "program in PyTorch on one row with as many cached tokens as there are slots. Run it on a quiet machine."
+    )
+    _add_artifact(parser)
+    parser.add_argument("--rounds", type=_positive, default=7, metavar="N", help="how often each is measured (7)")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 

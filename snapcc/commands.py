@@ -135,6 +135,46 @@ def verify_command(options: argparse.Namespace) -> int:
     return 0 if holds else 1
 
 
+def bench_command(options: argparse.Namespace) -> int:
+    """``snapcc bench``."""
+    from snapcc.runtime.benchmark import compare
+    from snapcc.runtime.engine import Program
+    from snapcc.runtime.exported import ExportedDecoder
+
+    from .contents import restore_program, weight_bytes
+    from .oracle import described
+
+    artifact, progress = _open(options), Progress(options.quiet)
+    manifest = artifact.manifest
+    with progress.step("loading the program"):
+        program = Program(artifact.folder, artifact.weights, manifest.program())
+    with progress.step("preparing PyTorch's program"):
+        decoder = ExportedDecoder(restore_program(artifact), described(manifest))
+    with progress.step(f"{options.rounds} rounds, and one that does not count"):
+        result = compare(
+            program,
+            decoder,
+            weights=weight_bytes(artifact),
+            slots=manifest.policy.slots,
+            rounds=options.rounds,
+        )
+    if options.json:
+        print(json.dumps(result))
+        return 0
+    decode = result["decode"]
+    print(
+        f"decode       {decode['rows']} rows at {manifest.policy.slots} slots: {decode['over_reading']:.2f} times "
+        f"the reading of its {decode['weight_bytes'] + decode['cache_bytes']:,} bytes "
+        f"({result['read_gb_per_s']:.1f} GB/s with {result['threads']} threads), "
+        f"{decode['over_pytorch']:.2f} times PyTorch on one row ({decode['median_ms']:.1f} ms)"
+    )
+    for prefill in result["prefill"]:
+        ratio, took = prefill["over_pytorch"], prefill["median_ms"]
+        print(f"prefill {prefill['length']:>5}: {ratio:.2f} times PyTorch ({took:.0f} ms)")
+    print(f"medians of {result['rounds']} rounds, all in turns")
+    return 0
+
+
 def inspect_command(options: argparse.Namespace) -> int:
     """``snapcc inspect``."""
     from .artifact import load

@@ -87,6 +87,17 @@ def restore_program(artifact: Artifact) -> ExportedProgram:
     return program
 
 
+def weight_bytes(artifact: Artifact) -> int:
+    """The bytes of the weights that an artifact's program reads."""
+    names, size = set(artifact.manifest.parameters.values()), 0
+    for path in artifact.weights:
+        with safe_open(path, framework="pt") as held:
+            for name in names & set(held.keys()):
+                tensor = held.get_tensor(name)
+                size += tensor.numel() * tensor.element_size()
+    return size
+
+
 def _same(tensor: torch.Tensor, held: torch.Tensor) -> bool:
     if (tensor.shape, tensor.dtype) != (held.shape, held.dtype):
         return False

@@ -9,7 +9,7 @@ from .artifact import Artifact
 from .manifest import Manifest
 
 if TYPE_CHECKING:
-    from snapcc.runtime.reference import Reference
+    from snapcc.runtime.reference import ProgramInputs, Reference
 
 _SEED = 0
 _SHORT = 5
@@ -21,19 +21,25 @@ def oracle(artifact: Artifact) -> Reference:
     Raises:
         AttributionError: an attention of the program cannot be understood.
     """
-    from snapcc.runtime.reference import ProgramInputs, Reference
+    from snapcc.runtime.reference import Reference
 
     from .contents import restore_program
 
-    inputs, policy = artifact.manifest.inputs, artifact.manifest.policy
-    described = ProgramInputs(
+    return Reference(restore_program(artifact), described(artifact.manifest), artifact.manifest.policy)
+
+
+def described(manifest: Manifest) -> ProgramInputs:
+    """What the inputs and outputs of an artifact's exported program are."""
+    from snapcc.runtime.reference import ProgramInputs
+
+    inputs = manifest.inputs
+    return ProgramInputs(
         tokens=inputs.tokens,
         caches=tuple((cache.input, cache.output, cache.axis) for cache in inputs.caches),
         logits=inputs.logits,
         positions=inputs.positions,
         causal_mask=inputs.causal_mask,
     )
-    return Reference(restore_program(artifact), described, policy)
 
 
 def example_prompts(manifest: Manifest, new_tokens: int) -> list[list[int]]:

@@ -11,10 +11,11 @@ from frontend_decoders import BATCH, PAST, QUERY, VOCABULARY, Fixed, InPlace, Ro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from snapcc.frontend import FrontendError, from_program
-from snapcc.frontend.decompositions import scaled_dot_product_attention
+from snapcc.frontend.decompositions import linear, matmul, scaled_dot_product_attention
 
 COMPOSITE = re.compile(r"aten\.(linear|einsum|matmul|silu|scaled_dot|softmax|dropout|reshape|chunk|split|_assert|sym_)")
 
@@ -192,3 +193,22 @@ def test_a_branch_in_the_graph_is_refused() -> None:
     program = export(Written(step), arguments, ({0: BATCH, 1: QUERY}, {0: BATCH, 1: PAST}))
     with pytest.raises(FrontendError, match=r"uses cond \(.*test_specialise\.py:\d+\), which is not supported"):
         from_program(program)
+
+
+def test_weights_are_not_repeated_for_a_batch() -> None:
+    x, weight, bias = torch.randn(3, 6, 7).transpose(1, 2), torch.randn(5, 6), torch.randn(5)
+    assert not x.is_contiguous()
+    for function, whole in (
+        (lambda: linear(x, weight, bias), functional.linear(x, weight, bias)),
+        (lambda: linear(x, weight), functional.linear(x, weight)),
+        (lambda: linear(x[0, 0], weight, bias), functional.linear(x[0, 0], weight, bias)),
+        (lambda: matmul(x, weight.t()), x @ weight.t()),
+        (lambda: matmul(x, x.transpose(1, 2)), x @ x.transpose(1, 2)),
+    ):
+        torch.testing.assert_close(function(), whole)
+    ops = [str(n.target) for n in make_fx(lambda x, w, b: linear(x, w, b))(x, weight, bias).graph.nodes]
+    assert "aten.addmm.default" in ops
+    assert "aten.bmm.default" not in ops
+    ops = [str(n.target) for n in make_fx(lambda x, w: linear(x, w))(x, weight).graph.nodes]
+    assert "aten.mm.default" in ops
+    assert "aten.bmm.default" not in ops

@@ -245,3 +245,24 @@ def test_full_takes_a_program_to_its_last_position(tmp_path: Path) -> None:
     static = tmp_path / "out.mlir"
     snapcc.compile(DECODER.program(), static, kv="full", prompts=(16,), compile_to="static")
     assert '"kv.slots"(%arg1) {ring = 257 : i64, sink = 0 : i64}' in static.read_text()
+
+
+def test_bench_gives_ratios(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    artifact = folder / "model.snapcc"
+    status, output, _ = run(capsys, "bench", artifact, "--rounds", 1, "--json", "--quiet")
+    result = json.loads(output)
+    assert status == 0
+    assert result["rounds"] == 1
+    assert result["decode"]["rows"] == 3
+    weights = load_file(artifact / "weights.safetensors")
+    assert result["decode"]["weight_bytes"] == sum(weight.nbytes for weight in weights.values())
+    assert result["decode"]["over_reading"] > 0
+    assert result["decode"]["over_pytorch"] > 0
+    assert [entry["length"] for entry in result["prefill"]] == [20]
+    status, output, _ = run(capsys, "bench", artifact, "--rounds", 1, "--quiet")
+    assert re.fullmatch(
+        r"decode       3 rows at 14 slots: \S+ times the reading of its \S+ bytes \(.+ GB/s with \d+ threads\), "
+        r"\S+ times PyTorch on one row \(\S+ ms\)\n"
+        r"prefill    20: \S+ times PyTorch \(\d+ ms\)\nmedians of 1 rounds, all in turns\n",
+        output,
+    )
