@@ -21,7 +21,7 @@ from torch_mlir import ir
 from snapcc.compiler.dialect.kv import string
 
 from .machine import SHARED, Tier
-from .schema import STATE_PREFIX, Plan, Tensor
+from .schema import STATE_PREFIX, Plan, Tensor, Transfer
 
 _ALIASES = (
     "tensor.cast",
@@ -50,13 +50,15 @@ class Violation:
 def check(module: ir.Module | ir.Operation, plan: Plan) -> list[Violation]:
     """Everything that is wrong with a plan of a linalg-phase module; nothing if it is right.
 
-    Rules: ``function`` (planned functions are the program's), ``placed`` (every tensor that is read exactly once, and
-    nothing else), ``size``, ``kind``, ``tier`` (it exists and takes the kind), ``capacity``, ``aligned`` (granularity
-    and unit), ``lifetime`` (first and last use as in the program), ``shared`` (one place in all functions),
-    ``section`` (it exists and holds the op; sections follow one another), ``units`` (a section of several ops has no
-    more than the machine, and each of its buffers holds its copies), ``tile`` (within its loops), ``copies`` (what is
-    moved for want of an update in place), ``overlap`` (in space, of tensors alive at the same time), ``contents`` (an
-    op finds what it reads, a call ends with the weights untouched and every state holding what was stored).
+    Rules: ``function`` (planned functions are the program's), ``placed`` (every tensor that is read once, with one
+    place or with several that differ in tier or time, and nothing else), ``size``, ``kind``, ``tier`` (it exists and
+    takes the kind), ``capacity``, ``aligned`` (granularity and unit), ``lifetime`` (first and last use as in the
+    program, and a place at each use), ``shared`` (one place in all functions), ``section`` (it exists and holds the op;
+    sections follow one another), ``units`` (a section of several ops has no more than the machine, and each of its
+    buffers holds its copies), ``tile`` (within its loops), ``copies`` (what is moved for want of an update in place),
+    ``overlap`` (in space, of tensors alive at the same time), ``transfer`` (a fill or a spill goes from one place of
+    its tensor to another, and moves all of its bytes), ``contents`` (an op or a transfer finds what it reads, a call
+    ends with the weights untouched and every state holding what was stored).
     """
     functions = {
         str(ir.StringAttr(op.attributes["sym_name"]).value): op.operation
@@ -397,6 +399,13 @@ class _Memory:
         del self._ranges[first:last]
         insort(self._ranges, (start, end, contents))
 
+    def at(self, start: int, end: int) -> str | None:
+        """What stands there, whole, and nothing else."""
+        found = bisect_left(self._ranges, (start,))
+        if found < len(self._ranges) and self._ranges[found][:2] == (start, end):
+            return self._ranges[found][2]
+        return None
+
     def holds(self, start: int, end: int, contents: str) -> bool:
         """Whether the contents stand there, whole."""
         if start >= end:
@@ -422,6 +431,10 @@ class _Function:
         self._scratch: dict[str, int] = {}
         self._copies: Counter[tuple[int, str]] = Counter()
         self._named = {t.name: t for t in tensors}
+        self._places: dict[str, list[Tensor]] = defaultdict(list)
+        nearest = {tier.name: number for number, tier in enumerate(plan.machine.tiers)}
+        for t in sorted(tensors, key=lambda t: (nearest.get(t.tier, len(nearest)), t.first_use)):
+            self._places[t.name].append(t)
 
     def violations(self) -> list[Violation]:
         self._name_values()
@@ -461,15 +474,13 @@ class _Function:
 
     def _match(self) -> None:
         by_id: dict[str, Tensor] = {}
-        names: set[str] = set()
-        for t in self._tensors:
-            if t.name in names:
-                self._report("placed", t.name, "is in the plan more than once")
-            names.add(t.name)
-            for value in t.values:
+        names = set(self._places)
+        for name, places in self._places.items():
+            self._match_places(name, places)
+            for value in places[0].values:
                 if value in by_id:
-                    self._report("placed", value, f"stands in {by_id[value].name} and in {t.name}")
-                by_id[value] = t
+                    self._report("placed", value, f"stands in {by_id[value].name} and in {name}")
+                by_id[value] = self._named[name]
         read = {_source(v) for p in range(len(self._ops)) for v in self._reads(p)}
         needed = [v for v in self._ids if _ranked(v) and not (_empty(v) and _source(v) not in read)]
         for value in needed:
@@ -492,6 +503,20 @@ class _Function:
                 self._report("placed", t.name, "holds no value of the program")
         for name in sorted((states | self._scratch.keys()) - names):
             self._report("placed", name, "is a state, or what an op needs inside itself, and has no place")
+
+    def _match_places(self, name: str, places: list[Tensor]) -> None:
+        """Several places of one tensor must be the same but for where and when, and not two in one tier at a time."""
+        for a, b in pairwise(places):
+            if (a.kind, a.bytes, a.values, a.section) != (b.kind, b.bytes, b.values, b.section):
+                self._report("placed", name, f"is {_where(a)} and {_where(b)}, which are not of one tensor")
+            if a.kind in SHARED or (a.tier == b.tier and a.last_use >= b.first_use):
+                self._report("placed", name, f"is in the plan more than once: {_where(a)} and {_where(b)}")
+
+    def _at(self, name: str, position: int) -> Tensor:
+        """The place of a tensor that the op at a position uses: in the nearest tier where it stands by then."""
+        places = self._places[name]
+        here = [t for t in places if t.kind in SHARED or t.first_use <= position <= t.last_use]
+        return here[0] if here else places[0]
 
     # sizes, kinds, lifetimes, sections
 
@@ -569,14 +594,18 @@ class _Function:
             if not uses[t.name]:
                 uses[t.name].append(self._made[value])
         sections = {s.name: set(s.ops) for s in self._plan.sections if s.function == self._name}
-        for t in self._tensors:
-            steps = uses[t.name]
-            if steps and (t.first_use, t.last_use) != (steps[0], steps[-1]):
+        for name, places in self._places.items():
+            first, last, steps = min(t.first_use for t in places), max(t.last_use for t in places), uses[name]
+            lost = [s for s in steps if not any(t.first_use <= s <= t.last_use for t in places)]
+            if steps and ((first, last) != (steps[0], steps[-1]) or lost):
                 self._report(
                     "lifetime",
-                    t.name,
-                    f"lives in steps {t.first_use} to {t.last_use}, and in the program {steps[0]} to {steps[-1]}",
+                    name,
+                    f"lives in steps {first} to {last}, and in the program {steps[0]} to {steps[-1]}; "
+                    f"it has no place at the steps {lost}",
                 )
+        for t in self._tensors:
+            steps = uses[t.name]
             if t.section is not None and not sections.get(t.section, set()) & set(steps):
                 self._report("section", t.name, f"belongs to section {t.section}, none of whose ops uses it")
 
@@ -634,18 +663,50 @@ class _Function:
         for value, t in self._where.items():
             op = _maker(value)
             if op is None:
-                self._fill(value)
+                self._fill(value, 0)
             elif op.name == "arith.constant":
                 # it comes with the program when its first reader starts, though its name is known before
                 self._contents[value] = self._ids[value]
-                constants[t.first_use].append(value)
+                constants[min(p.first_use for p in self._places[t.name])].append(value)
+        fills, spills = self._transfers()
         for position, op in enumerate(self._ops):
+            for transfer in fills[position]:
+                self._transfer(transfer)
             for value in constants[position]:
-                self._fill(value)
+                self._fill(value, position)
             self._step(position, op, states)
+            for transfer in spills[position]:
+                self._transfer(transfer)
         for name, contents in states.items():
             if not self._stands(shared[name], contents):
                 self._report("contents", name, "does not hold at the call's end what it has to")
+
+    def _transfers(self) -> tuple[dict[int, list[Transfer]], dict[int, list[Transfer]]]:
+        """The fills and the spills of the function by step, as far as they are between places of their tensors."""
+        fills: dict[int, list[Transfer]] = defaultdict(list)
+        spills: dict[int, list[Transfer]] = defaultdict(list)
+        near = self._plan.machine.tiers[0].name
+        for t in self._plan.transfers:
+            if t.function != self._name:
+                continue
+            places = [(p.tier, p.offset) for p in self._places[t.tensor] if p.first_use <= t.step <= p.last_use]
+            ends = ((t.source_tier, t.source), (t.target_tier, t.target))
+            there = t.target_tier == near != t.source_tier if t.kind == "fill" else t.source_tier == near
+            if not set(ends) <= set(places) or ends[0] == ends[1] or not there:
+                self._report("transfer", t.tensor, f"{t.kind} at step {t.step}: is not between two places of it")
+                continue
+            if t.bytes != self._named[t.tensor].bytes:
+                self._report("transfer", t.tensor, f"moves {t.bytes} of {self._named[t.tensor].bytes} bytes")
+            (fills if t.kind == "fill" else spills)[t.step].append(t)
+        return fills, spills
+
+    def _transfer(self, t: Transfer) -> None:
+        places = {(p.tier, p.offset): p for p in self._places[t.tensor]}
+        source, target = places[t.source_tier, t.source], places[t.target_tier, t.target]
+        held = self._memory[source.tier].at(source.offset, source.offset + source.bytes)
+        if held is None and source.bytes:
+            self._report("contents", t.tensor, f"{t.kind} at step {t.step}: {_where(source)} holds nothing whole")
+        self._write(target, held or "")
 
     def _write(self, t: Tensor, contents: str) -> None:
         self._memory[t.tier].write(t.offset, t.offset + t.bytes, contents)
@@ -653,13 +714,15 @@ class _Function:
     def _stands(self, t: Tensor, contents: str) -> bool:
         return self._memory[t.tier].holds(t.offset, t.offset + t.bytes, contents)
 
-    def _fill(self, value: ir.Value) -> None:
+    def _fill(self, value: ir.Value, position: int) -> None:
         self._contents[value] = self._ids[value]
-        self._write(self._where[value], self._ids[value])
+        self._write(self._at(self._where[value].name, position), self._ids[value])
 
     def _need(self, position: int, value: ir.Value) -> None:
-        t = self._where.get(value)
-        if t is not None and not self._stands(t, self._contents.get(value, "")):
+        if value not in self._where:
+            return
+        t = self._at(self._where[value].name, position)
+        if not self._stands(t, self._contents.get(value, "")):
             self._report("contents", self._ids[value], f"is not at {_where(t)} any more when op {position} reads it")
 
     def _step(self, position: int, op: ir.Operation, states: dict[str, str]) -> None:
@@ -714,11 +777,12 @@ class _Function:
         if self._copies_state(op):
             if not self._stands(self._named[name], states[name]):
                 self._report("contents", name, f"does not hold its contents when {self._ids[value]} copies them")
-            self._write(self._where[value], states[name])
+            self._write(self._at(self._where[value].name, self._made[value]), states[name])
             self._copied(self._made[value], value, self._where[value])
 
     def _results(self, position: int, op: ir.Operation, reads: list[ir.Value], scratch: Tensor | None) -> None:
-        busy = [self._where[v] for v in reads if v in self._where] + ([scratch] if scratch is not None else [])
+        busy = [self._at(self._where[v].name, position) for v in reads if v in self._where]
+        busy += [scratch] if scratch is not None else []
         updated = _overwrites(op)
         targets: list[ir.Value] = []
         for number, result in enumerate(op.results):
@@ -728,18 +792,18 @@ class _Function:
                 if in_place or not _ignores(op, updated[number]):
                     self._need(position, init)
                 if not in_place and init in self._where:
-                    busy.append(self._where[init])
+                    busy.append(self._at(self._where[init].name, position))
                 if not in_place and not _ignores(op, updated[number]):
                     self._copied(position, init, self._where[result])
             if result in self._where:
                 targets.append(result)
         for i, result in enumerate(targets):
-            t = self._where[result]
-            for o in [*busy, *(self._where[v] for v in targets[:i])]:
+            t = self._at(self._where[result].name, position)
+            for o in [*busy, *(self._at(self._where[v].name, position) for v in targets[:i])]:
                 if t.tier == o.tier and t.offset < o.offset + o.bytes and o.offset < t.offset + t.bytes:
                     self._report("contents", t.name, f"op {position} writes {_where(t)} over {o.name}, {_where(o)}")
         for result in targets:
-            self._fill(result)
+            self._fill(result, position)
 
 
 def _state(op: ir.Operation) -> str:

@@ -100,7 +100,7 @@ def _function(op: ir.Operation, legal: Legal) -> Function:
         storages.captured,
         _graph(blocks[0], storages),
         storages.buffers,
-        lifetimes(storages.uses, storages.entry),
+        lifetimes(storages.uses, storages.writes, storages.updates),
         tuple(storages.moves),
     )
 

@@ -5,33 +5,42 @@ A step is the position of an op in its block: the order of the program is the or
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """``first`` and ``last`` step, both included, at which a buffer is written or read; ``uses`` are all, in order."""
+    """The steps at which a buffer is written or read.
+
+    ``first`` and ``last`` are both included; ``uses`` are all steps, in order; at those in ``writes`` its contents
+    change, at every other one they are read; at those in ``updates`` they are read and then change.
+    """
 
     first: int
     last: int
     uses: tuple[int, ...]
+    writes: frozenset[int]
+    updates: frozenset[int]
 
-    def next_use(self, step: int) -> int:
-        """The first use at or after a step that is not past ``last``."""
-        return self.uses[bisect_left(self.uses, step)]
+    def reads(self, step: int) -> bool:
+        """Whether the contents from before a use matter to it."""
+        return step in self.updates or step not in self.writes
 
 
-def lifetimes(uses: Mapping[str, Sequence[int]], on_entry: Collection[str]) -> dict[str, Lifetime]:
+def lifetimes(
+    uses: Mapping[str, Sequence[int]], writes: Mapping[str, Collection[int]], updates: Mapping[str, Collection[int]]
+) -> dict[str, Lifetime]:
     """Lifetimes by buffer.
 
     Args:
         uses: the steps at which each buffer is written or read, in order; at least one each.
-        on_entry: buffers that hold something before the first step (a function's arguments).
+        writes: the uses that change a buffer's contents.
+        updates: those of them that read the old contents too.
     """
     found = {}
     for name, steps in uses.items():
-        seen = tuple(dict.fromkeys((0, *steps) if name in on_entry else steps))
-        found[name] = Lifetime(seen[0], seen[-1], seen)
+        seen = tuple(dict.fromkeys(steps))
+        changed, kept = frozenset(writes.get(name, ())), frozenset(updates.get(name, ()))
+        found[name] = Lifetime(seen[0], seen[-1], seen, changed, kept)
     return found

@@ -39,6 +39,15 @@ class Packing:
         self.offsets: dict[str, int] = {}
         self.end = base
 
+    @property
+    def room(self) -> int:
+        """The bytes of the memory; as many as can be where it has no end."""
+        return (2**62 if self._limit is None else self._limit) - self._base
+
+    def again(self) -> Packing:
+        """The same memory, empty."""
+        return Packing(self._legal, self._base, self._limit)
+
     def add(self, span: Span) -> bool:
         """Puts a span at the lowest legal offset that is free for its whole time; False if there is none."""
         if span.bytes == 0:
@@ -54,9 +63,17 @@ class Packing:
                 offset = self._legal(end, span.bytes)
         if self._limit is not None and offset + span.bytes > self._limit:
             return False
-        self.offsets[span.name] = offset
-        self.end = max(self.end, offset + span.bytes)
-        self._append(span, offset)
+        self._put(span, offset)
+        return True
+
+    def add_at(self, span: Span, offset: int) -> bool:
+        """Puts a span at an offset, which a part of it has already; False if that is not free for its whole time."""
+        rows = self._rows[: self._count]
+        meets = (rows[:, 0] <= span.last) & (rows[:, 1] >= span.first)
+        meets &= (rows[:, 2] < offset + span.bytes) & (rows[:, 3] > offset)
+        if meets.any():
+            return False
+        self._put(span, offset)
         return True
 
     def add_all(self, spans: Iterable[Span]) -> list[Span]:
@@ -64,7 +81,9 @@ class Packing:
         ordered = sorted(spans, key=lambda s: (-s.bytes, s.first, s.name))
         return [span for span in ordered if not self.add(span)]
 
-    def _append(self, span: Span, offset: int) -> None:
+    def _put(self, span: Span, offset: int) -> None:
+        self.offsets[span.name] = offset
+        self.end = max(self.end, offset + span.bytes)
         if self._count == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
         self._rows[self._count] = (span.first, span.last, offset, offset + span.bytes)

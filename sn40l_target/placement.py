@@ -1,30 +1,43 @@
-"""Each buffer to a tier and an offset: nearest tier first, by lifetime, spilling what is needed latest."""
+"""Each buffer to tiers and offsets: nearest tier first, by lifetime, spilling what is needed latest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from .errors import PlacementError
 from .graph import Function, Program
-from .lifetime import Lifetime
-from .machine import SHARED, Machine, Tier
+from .machine import SHARED, Machine
 from .packing import Packing, Span
+from .residency import PATIENCE, Item, Move, Residency, keep, keep_first, moves
 from .schema import Tensor, count, memory_map
 from .storage import Buffer
 
 
 @dataclass(frozen=True)
 class Place:
-    """A tier's name and an offset in bytes."""
+    """A tier's name, an offset in bytes, and the steps from when until when a buffer stands there, both included."""
 
     tier: str
     offset: int
+    first: int
+    last: int
 
 
-Places = Mapping[str, Mapping[str, Place]]
-"""By function, then by buffer; a shared buffer has the same place in each function that uses it."""
+@dataclass(frozen=True)
+class Placed:
+    """Where a function's buffers stand, by buffer and nearest tier first, and what each of them moves.
 
+    A buffer that all functions share has one place for ever. Any other stands in the nearest tier for its whole life,
+    or for stays in it, with a home in a tier further away from its first move to its last.
+    """
+
+    places: Mapping[str, Sequence[Place]]
+    moves: Mapping[str, Sequence[Move]] = field(default_factory=dict)
+
+
+Cost = Callable[[Function, Placed], float]
+"""What a placement of a function costs: of several that are found, the cheapest is taken."""
 
 Ends = Mapping[str, int | None]
 """By tier, the first byte that may not be used; None for a tier without end."""
@@ -32,10 +45,11 @@ Ends = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class _Packed:
-    """The tiers' contents, by tier: what all functions share and, by function, the rest; and what found no place."""
+    """What all functions share, by tier; each function's placement; the tiers' ends; and what found no place."""
 
     shared: Mapping[str, Packing]
-    local: Mapping[str, Mapping[str, Packing]]
+    local: Mapping[str, Placed]
+    ends: Mapping[str, int]
     shared_left: Sequence[Buffer]
     local_left: Mapping[str, Sequence[Buffer]]
 
@@ -43,63 +57,80 @@ class _Packed:
     def left(self) -> list[Buffer]:
         return [*self.shared_left, *(b for left in self.local_left.values() for b in left)]
 
-    def end(self, tier: str) -> int:
-        """The first byte of a tier that nothing uses."""
-        return max(packings[tier].end for packings in (self.shared, *self.local.values()))
 
-    def places(self, function: Function) -> dict[str, Place]:
-        """The places of a function's buffers."""
-        return {
-            name: Place(tier, offset)
-            for packings in (self.shared, self.local[function.name])
-            for tier, packing in packings.items()
-            for name, offset in packing.offsets.items()
-            if name in function.buffers
-        }
+@dataclass(frozen=True)
+class _Local:
+    """One way to place what a function needs for a call."""
+
+    placed: Placed
+    ends: Mapping[str, int]
+    left: Sequence[Buffer]
 
 
-def place_program(program: Program, machine: Machine) -> Places:
+def place_program(program: Program, machine: Machine, cost: Cost, patience: int = PATIENCE) -> dict[str, Placed]:
     """Places every buffer of every function.
 
     Weights, caches and states stand in the first tier that takes their kind and has room: weights before caches,
-    bigger before smaller, from the lowest byte on. What a function needs for one call stands behind them, in the
-    first tier that takes its kind, over whatever the other functions have there. Where that tier is too small for
-    what is alive at one step, the tensor whose next use is furthest goes to the next tier, for its whole life.
+    bigger before smaller, from the lowest byte on. What a function needs for one call stands behind them in the
+    nearest tier, over whatever the other functions have there. Where that is too small for what is alive at one step,
+    buffers leave it between two uses (``residency.keep``); those have a home in the first tier behind it with room,
+    those that move the most for their bytes first.
+
+    Args:
+        program: the functions.
+        machine: its tiers, nearest first.
+        cost: what a placement costs.
+        patience: see ``residency.keep``.
 
     Raises:
         PlacementError: tensors that fit in no tier; the message holds the memory map and the bytes that are lacking.
     """
-    packed = _pack(program, machine, {tier.name: tier.bytes for tier in machine.tiers})
+    packed = _pack(program, machine, {tier.name: tier.bytes for tier in machine.tiers}, cost, patience)
     if packed.left:
-        raise _overflow(program, machine, packed)
-    return {function.name: packed.places(function) for function in program.functions.values()}
+        raise _overflow(program, machine, packed, patience)
+    return dict(packed.local)
 
 
-def tensor(function: Function, buffer: Buffer, place: Place, section: str | None) -> Tensor:
-    """A buffer of a function at its place, as the plan has it."""
-    life = function.lifetimes[buffer.name]
-    return Tensor(
-        function=function.name,
-        name=buffer.name,
-        kind=buffer.kind,
-        bytes=buffer.bytes,
-        tier=place.tier,
-        offset=place.offset,
-        first_use=life.first,
-        last_use=life.last,
-        section=section,
-        location=buffer.location,
-        values=tuple(buffer.values),
-    )
+def tensors(function: Function, name: str, places: Sequence[Place], section: str | None) -> list[Tensor]:
+    """A buffer of a function at its places, as the plan has it."""
+    buffer = function.buffers[name]
+    return [
+        Tensor(
+            function=function.name,
+            name=name,
+            kind=buffer.kind,
+            bytes=buffer.bytes,
+            tier=place.tier,
+            offset=place.offset,
+            first_use=place.first,
+            last_use=place.last,
+            section=section,
+            location=buffer.location,
+            values=tuple(buffer.values),
+        )
+        for place in places
+    ]
 
 
-def _pack(program: Program, machine: Machine, ends: Ends) -> _Packed:
+def _pack(program: Program, machine: Machine, ends: Ends, cost: Cost | None, patience: int) -> _Packed:
+    """Places everything; without a cost, so that little is used behind the tiers' capacities."""
     shared, shared_left = _pack_shared(program, machine, ends)
-    local: dict[str, dict[str, Packing]] = {}
-    local_left: dict[str, list[Buffer]] = {}
+    local: dict[str, Placed] = {}
+    local_left: dict[str, Sequence[Buffer]] = {}
+    most = {tier.name: shared[tier.name].end for tier in machine.tiers}
     for name, function in program.functions.items():
-        local[name], local_left[name] = _pack_local(function, machine, shared, ends)
-    return _Packed(shared, local, shared_left, local_left)
+        found = _ways(function, machine, shared, ends, patience)
+        whole = [way for way in found if not way.left]
+        if cost is not None:
+            best = min(whole, key=lambda way: cost(function, way.placed), default=found[-1])
+        else:
+            best = min(
+                whole or found,
+                key=lambda way: sum(max(way.ends[t.name] - t.bytes, 0) for t in machine.tiers if t.name in way.ends),
+            )
+        local[name], local_left[name] = best.placed, best.left
+        most = {tier: max(end, best.ends.get(tier, 0)) for tier, end in most.items()}
+    return _Packed(shared, local, most, shared_left, local_left)
 
 
 def _pack_shared(program: Program, machine: Machine, ends: Ends) -> tuple[dict[str, Packing], list[Buffer]]:
@@ -114,72 +145,89 @@ def _pack_shared(program: Program, machine: Machine, ends: Ends) -> tuple[dict[s
     return packings, [program.shared[span.name] for span in left]
 
 
-def _pack_local(
-    function: Function, machine: Machine, shared: Mapping[str, Packing], ends: Ends
-) -> tuple[dict[str, Packing], list[Buffer]]:
-    packings: dict[str, Packing] = {}
-    left = [b for b in function.buffers.values() if b.kind not in SHARED]
-    for tier in machine.tiers:
-        spans = [_span(function, b) for b in left if b.kind in tier.kinds]
-        packings[tier.name] = _fill(tier, shared[tier.name].end, ends[tier.name], spans, function.lifetimes)
-        left = [b for b in left if b.name not in packings[tier.name].offsets]
-    return packings, left
+def _ways(
+    function: Function, machine: Machine, shared: Mapping[str, Packing], ends: Ends, patience: int
+) -> list[_Local]:
+    """The ways to place what a function needs for a call; those that move the fewest bytes last."""
+    near = machine.tiers[0]
+    local = [b for b in function.buffers.values() if b.kind not in SHARED]
+    items = [Item(b.name, b.bytes, function.lifetimes[b.name]) for b in local]
+    nearest = [i for i, b in zip(items, local, strict=True) if b.kind in near.kinds]
+    base, end = shared[near.name].end, ends[near.name]
+    first = keep_first(nearest, near.legal, base, end)
+    # where there is no other tier, nothing can leave this one for a while
+    if end is None or not first.traffic or len(machine.tiers) == 1:
+        found = [first]
+    else:
+        found = keep(nearest, near, base, end, patience)
+    return [_local(function, machine, shared, ends, items, residency) for residency in found]
 
 
-def _span(function: Function, buffer: Buffer) -> Span:
-    life = function.lifetimes[buffer.name]
-    return Span(buffer.name, buffer.bytes, life.first, life.last)
+def _local(
+    function: Function,
+    machine: Machine,
+    shared: Mapping[str, Packing],
+    ends: Ends,
+    items: Sequence[Item],
+    residency: Residency,
+) -> _Local:
+    near, *far = machine.tiers
+    places: dict[str, list[Place]] = {}
+    moved: dict[str, list[Move]] = {}
+    homeless: list[tuple[Item, int, int]] = []
+    for buffer in function.buffers.values():
+        for holder, packing in shared.items():
+            if buffer.kind in SHARED and buffer.name in packing.offsets:
+                life = function.lifetimes[buffer.name]
+                places[buffer.name] = [Place(holder, packing.offsets[buffer.name], life.first, life.last)]
+    for item in items:
+        stays, uses = residency.of(item.name), item.life.uses
+        places[item.name] = [Place(near.name, offset, uses[a], uses[b]) for (a, b), offset in stays.items()]
+        found = moves(item, list(stays))
+        if found:
+            moved[item.name] = found
+            homeless.append((item, found[0].step, found[-1].step))
+    homeless.sort(key=lambda h: (-len(moved[h[0].name]), -h[0].bytes, h[1], h[0].name))
+    most = {
+        near.name: max(
+            (p.offset + function.buffers[n].bytes for n, all_ in places.items() for p in all_ if p.tier == near.name),
+            default=0,
+        )
+    }
+    for tier in far:
+        packing = Packing(tier.legal, shared[tier.name].end, ends[tier.name])
+        waiting = homeless
+        homeless = []
+        for item, first, last in waiting:
+            takes = function.buffers[item.name].kind in tier.kinds
+            if takes and packing.add(Span(item.name, item.bytes, first, last)):
+                places[item.name].append(Place(tier.name, packing.offsets[item.name], first, last))
+            else:
+                homeless.append((item, first, last))
+        most[tier.name] = packing.end
+    left = [function.buffers[item.name] for item, _, _ in homeless]
+    return _Local(Placed(places, moved), most, left)
 
 
-def _fill(tier: Tier, base: int, end: int | None, spans: Sequence[Span], lives: Mapping[str, Lifetime]) -> Packing:
-    """As many spans as a tier takes from ``base`` on."""
-    packing = Packing(tier.legal, base, end)
-    if not packing.add_all(spans) or end is None:
-        return packing
-    packing = Packing(tier.legal, base, end)
-    kept = _keep(spans, lives, end - base, int(tier.granularity.value))
-    packing.add_all(kept)
-    # what was given up too early, or only for want of one hole that is large enough, takes the holes that are left
-    packing.add_all(s for s in spans if s.name not in packing.offsets)
-    return packing
-
-
-def _keep(spans: Iterable[Span], lives: Mapping[str, Lifetime], room: int, step: int) -> list[Span]:
-    """The spans that are left when, at each step with more bytes than ``room``, the furthest next use goes."""
-    sizes = {span.name: -(-span.bytes // step) * step for span in spans}
-    kept: dict[str, Span] = {}
-    alive: dict[str, Span] = {}
-    for span in sorted(spans, key=lambda s: (s.first, s.name)):
-        if span.bytes > room:
-            continue
-        alive = {n: s for n, s in alive.items() if s.last >= span.first}
-        alive[span.name] = kept[span.name] = span
-        used = sum(sizes[n] for n in alive)
-        while used > room:
-            gone = max(alive, key=lambda n: (lives[n].next_use(span.first), sizes[n], n))
-            used -= sizes[gone]
-            del alive[gone], kept[gone]
-    return list(kept.values())
-
-
-def _lacking(program: Program, machine: Machine) -> dict[str, int]:
+def _lacking(program: Program, machine: Machine, patience: int) -> dict[str, int]:
     """The bytes that tiers lack, by tier: with so many more, the program has a plan."""
     ends: dict[str, int | None] = {tier.name: tier.bytes for tier in machine.tiers}
-    while left := (packed := _pack(program, machine, ends)).left:
+    while left := (packed := _pack(program, machine, ends, None, patience)).left:
         # each of them may go to the last tier that takes its kind, without end
         ends.update({[t.name for t in machine.tiers if b.kind in t.kinds][-1]: None for b in left})
-    return {t.name: packed.end(t.name) - t.bytes for t in machine.tiers if packed.end(t.name) > t.bytes}
+    return {t.name: packed.ends[t.name] - t.bytes for t in machine.tiers if packed.ends[t.name] > t.bytes}
 
 
-def _overflow(program: Program, machine: Machine, packed: _Packed) -> PlacementError:
-    short = " and ".join(f"{name} lacks {n:,} bytes" for name, n in _lacking(program, machine).items())
+def _overflow(program: Program, machine: Machine, packed: _Packed, patience: int) -> PlacementError:
+    short = " and ".join(f"{name} lacks {n:,} bytes" for name, n in _lacking(program, machine, patience).items())
     failed = [name for name, left in packed.local_left.items() if left]
     what = "the program's weights, caches and states" if packed.shared_left else failed[0]
     left = packed.shared_left or packed.local_left[failed[0]]
     shown = [
-        tensor(function, function.buffers[name], place, None)
+        tensor
         for function in program.functions.values()
-        for name, place in packed.places(function).items()
+        for name, places in packed.local[function.name].places.items()
+        for tensor in tensors(function, name, places, None)
         if function.buffers[name].kind in SHARED or function.name == what
     ]
     lines = [

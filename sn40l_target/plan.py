@@ -11,32 +11,39 @@ from .checker import check
 from .errors import PlanError, place
 from .graph import Function, read_program
 from .machine import SN40L, Machine, MachineError, load_machine
-from .placement import place_program, tensor
-from .schema import Copy, Plan, Section, Tensor
+from .placement import Placed, place_program, tensors
+from .residency import PATIENCE
+from .schema import Copy, Plan, Section, Tensor, Transfer
 from .sections import cut
 from .tiling import Tiler
 
 
-def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> Plan:
+def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L, patience: int = PATIENCE) -> Plan:
     """Plans every function of a linalg-phase module.
+
+    Args:
+        module: functions on builtin tensors, as DESIGN's linalg phase has them.
+        machine: what they are planned for.
+        patience: how long better stays in the nearest tier are looked for where it is short (``residency.keep``).
 
     Raises:
         ProgramError: the module is not of the linalg phase, or the size of a tensor has no static bound.
         PlacementError: tensors that fit in no tier; the message holds the memory map and the bytes that are lacking.
     """
     program = read_program(module, machine.tiers[0].legal)
-    places = place_program(program, machine)
-    tensors: list[Tensor] = []
+    placed = place_program(program, machine, _moved, patience)
+    places: list[Tensor] = []
+    transfers: list[Transfer] = []
     sections: list[Section] = []
     copies: list[Copy] = []
     for function in program.functions.values():
         own = _sections(function, machine)
         sections += own
         names = {position: s.name for s in own for position in s.ops}
-        tensors += [
-            tensor(function, buffer, places[function.name][name], _section_of(function, name, names))
-            for name, buffer in function.buffers.items()
-        ]
+        here = placed[function.name]
+        for name in function.buffers:
+            places += tensors(function, name, here.places[name], _section_of(function, name, names))
+        transfers += _transfers(function, here, machine)
         copies += [
             Copy(function=function.name, section=names[m.position], source=m.source, target=m.target, bytes=m.bytes)
             for m in function.moves
@@ -44,9 +51,10 @@ def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> Plan:
     return Plan(
         machine=machine,
         functions=tuple(program.functions),
-        tensors=tuple(tensors),
+        tensors=tuple(places),
         sections=tuple(sections),
         copies=tuple(copies),
+        transfers=tuple(transfers),
     )
 
 
@@ -64,6 +72,39 @@ def checked_plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> 
             f"{found[0].function}: {found[0].message}; this is a fault of snapcc's, please report it"
         )
     return made
+
+
+def _moved(function: Function, placed: Placed) -> float:
+    """The bytes that a placement moves between the nearest tier and the others."""
+    return float(sum(function.buffers[name].bytes * len(moves) for name, moves in placed.moves.items()))
+
+
+def _transfers(function: Function, placed: Placed, machine: Machine) -> list[Transfer]:
+    """The moves that are no part of an op, in the order of their steps."""
+    found = []
+    near = machine.tiers[0].name
+    for name, moves in placed.moves.items():
+        home = next(p for p in placed.places[name] if p.tier != near)
+        for move in moves:
+            if move.kind == "read" or move.kind == "write":
+                continue
+            edge = "first" if move.kind == "fill" else "last"
+            stay = next(p for p in placed.places[name] if p.tier == near and getattr(p, edge) == move.step)
+            source, target = (home, stay) if move.kind == "fill" else (stay, home)
+            found.append(
+                Transfer(
+                    function=function.name,
+                    kind=move.kind,
+                    tensor=name,
+                    bytes=function.buffers[name].bytes,
+                    step=move.step,
+                    source_tier=source.tier,
+                    source=source.offset,
+                    target_tier=target.tier,
+                    target=target.offset,
+                )
+            )
+    return sorted(found, key=lambda t: (t.step, t.kind == "spill", t.tensor))
 
 
 def _sections(function: Function, machine: Machine) -> list[Section]:
@@ -119,9 +160,10 @@ def annotate(module: ir.Module | ir.Operation, plan: Plan) -> None:
         root.attributes[MACHINE] = ir.DictAttr.get(
             {"name": ir.StringAttr.get(plan.machine.name), "tiers": ir.DictAttr.get(tiers)}
         )
-        found: dict[str, dict[str, Tensor]] = {name: {} for name in plan.functions}
+        found: dict[str, dict[str, list[Tensor]]] = {name: {} for name in plan.functions}
         for planned in plan.tensors:
-            found[planned.function].update(dict.fromkeys(planned.values or (planned.name,), planned))
+            for value in planned.values or (planned.name,):
+                found[planned.function].setdefault(value, []).append(planned)
         sections = {(s.function, position): s.name for s in plan.sections for position in s.ops}
         for op in root.regions[0].blocks[0].operations:
             if op.operation.name == "func.func" and op.operation.regions[0].blocks:
@@ -152,15 +194,15 @@ def erase(module: ir.Module | ir.Operation) -> None:
 
 
 def _annotate_function(
-    function: ir.Operation, name: str, values: dict[str, Tensor], sections: dict[tuple[str, int], str]
+    function: ir.Operation, name: str, values: dict[str, list[Tensor]], sections: dict[tuple[str, int], str]
 ) -> None:
     block = function.regions[0].blocks[0]
-    _annotate_arguments(function, [values.get(f"{name}:arg{i}") for i in range(len(block.arguments))])
+    _annotate_arguments(function, [_at(values, f"{name}:arg{i}", 0) for i in range(len(block.arguments))])
     for position, opview in enumerate(block.operations):
         op = opview.operation
         node = f"{name}:{position}"
         ids = [node] if len(op.results) == 1 else [f"{node}#{i}" for i in range(len(op.results))]
-        places = [values.get(i) for i in ids]
+        places = [_at(values, i, position) for i in ids]
         if (name, position) in sections:
             op.attributes[SECTION] = ir.StringAttr.get(sections[name, position])
         if any(places):
@@ -168,9 +210,16 @@ def _annotate_function(
             op.attributes[TIER] = ir.ArrayAttr.get([ir.StringAttr.get(p.tier if p else "") for p in places])
             op.attributes[OFFSET] = ir.DenseI64ArrayAttr.get([p.offset if p else -1 for p in places])
             op.attributes[BYTES] = ir.DenseI64ArrayAttr.get([p.bytes if p else 0 for p in places])
-        scratch = values.get(f"{node}.scratch")
+        scratch = _at(values, f"{node}.scratch", position)
         if scratch is not None:
             op.attributes[SCRATCH] = ir.DictAttr.get(_entries(scratch))
+
+
+def _at(values: dict[str, list[Tensor]], value: str, position: int) -> Tensor | None:
+    """Where a value stands when the op at a position has run; its first place where it stands nowhere by then."""
+    places = values.get(value, [])
+    here = [p for p in places if p.shared or p.first_use <= position <= p.last_use]
+    return next(iter(here or places), None)
 
 
 def _annotate_arguments(function: ir.Operation, places: list[Tensor | None]) -> None:

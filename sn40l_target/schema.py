@@ -21,11 +21,14 @@ class _Frozen(BaseModel):
 
 
 class Tensor(_Frozen):
-    """One storage of one function.
+    """One place of one storage of one function.
 
     A weight, a cache or a state stands in every function that uses it, at the same place, and holds it between
-    calls too. ``first_use`` and ``last_use`` are positions of ops in the function, both included; what is read from
-    ``offset`` on by any op between them was written there by then. ``section`` is the section that first writes the
+    calls too. Any other tensor that the nearest tier has no room for has several places, one entry for each: stays in
+    that tier, and a home in a tier behind it. An op uses the tensor at its place in the nearest of the tiers where it
+    stands at the op's step; a ``Transfer`` takes the contents from one place to another. ``first_use`` and
+    ``last_use`` are positions of ops in the function, both included; what is read from ``offset`` on by any op
+    between them was written there by then. ``section`` is the section that first writes the
     tensor, or first reads it where no section writes it; None where none does either. ``values`` are the ids of the
     SSA values that it holds, one after the other or as views: ``<function>:<position>`` of the op that makes the
     value, with ``#<number>`` where that op has several results, and ``<function>:arg<number>``. An op's scratch has
@@ -134,6 +137,23 @@ class Copy(_Frozen):
     bytes: int
 
 
+class Transfer(_Frozen):
+    """A move of a tensor's contents between two of its places.
+
+    ``fill``: from its home to the nearest tier, before the op at position ``step``. ``spill``: the other way, after it.
+    """
+
+    function: str
+    kind: Literal["fill", "spill"]
+    tensor: str
+    bytes: int
+    step: int
+    source_tier: str
+    source: int
+    target_tier: str
+    target: int
+
+
 class TierUse(_Frozen):
     """How full a tier is. ``shared`` bytes stay; ``peak`` is the end of the highest tensor of any function."""
 
@@ -155,6 +175,7 @@ class Plan(_Frozen):
     tensors: tuple[Tensor, ...]
     sections: tuple[Section, ...]
     copies: tuple[Copy, ...]
+    transfers: tuple[Transfer, ...]
 
     def summary(self) -> tuple[TierUse, ...]:
         """Each tier's use over all functions; a tensor that several functions share counts once."""
@@ -195,7 +216,7 @@ class Plan(_Frozen):
 
 
 def _once(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return list({(None if t.shared else t.function, t.name): t for t in tensors}.values())
+    return list({(t.name,) if t.shared else (t.name, t.function, t.tier, t.first_use): t for t in tensors}.values())
 
 
 def memory_map(machine: Machine, tensors: Iterable[Tensor], biggest: int = 12) -> str:

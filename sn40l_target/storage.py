@@ -10,6 +10,7 @@ no buffer: the op that writes into it makes those contents itself. A blank tenso
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from torch_mlir import ir
@@ -218,7 +219,8 @@ class Storages:
     """The buffers of a block's tensor values.
 
     ``buffers`` by name; ``of`` each tensor value (a blank one that is never read has none); ``uses``, the positions
-    of the ops that read or write each buffer, in order; ``entry``, the buffers that are filled before the first op;
+    of the ops that read or write each buffer, in order; ``writes``, those that change its contents, and ``updates``,
+    those of them that read the old ones too (an argument's are written at step 0);
     ``moves``; ``captured``, the tensors that an op's regions take, by position; ``ids`` of the block's values:
     ``<prefix>:<position>``, with ``#<number>`` where an op has several results, and ``<prefix>:arg<number>``.
 
@@ -237,7 +239,8 @@ class Storages:
         self.buffers: dict[str, Buffer] = {}
         self.of: dict[ir.Value, Buffer] = {}
         self.uses: dict[str, list[int]] = {}
-        self.entry: set[str] = set()
+        self.writes: dict[str, set[int]] = defaultdict(set)
+        self.updates: dict[str, set[int]] = defaultdict(set)
         self.moves: list[Moved] = []
         self.ids: dict[ir.Value, str] = {}
         self.captured: dict[int, list[ir.Value]] = {}
@@ -257,12 +260,15 @@ class Storages:
             if argument in carried:
                 self._hold(argument, carried[argument])
             else:
-                self.entry.add(self._fresh(argument, 0, owned=False).name)
+                self._fresh(argument, 0, owned=False)
         for position, op in enumerate(self.ops):
             self._visit(position, op)
         for name, steps in self.uses.items():
             if not steps:
                 steps.append(self._made[name])
+            if self.buffers[name].kind == "constant":
+                # its first reader's start brings it
+                self._change(name, steps[0], reads=True)
 
     def op_id(self, position: int) -> str:
         """The id of the op at a position."""
@@ -354,6 +360,7 @@ class Storages:
             self._fresh(result, position)
         elif self._may_overwrite(position, init, result):
             self._hold(result, self.of[init])
+            self._change(self.of[init].name, position, reads=keeps_contents(op, operand))
         else:
             target = self._fresh(result, position)
             if keeps_contents(op, operand):
@@ -407,6 +414,7 @@ class Storages:
         if most:
             self.buffers[name] = Buffer(name, "scratch", most, place(op.location))
             self.uses[name] = [position]
+            self._change(name, position, reads=True)
 
     # -- bookkeeping -------------------------------------------------------------------------------------------------
 
@@ -421,6 +429,8 @@ class Storages:
         self._made[name] = position
         # a constant comes with the program, when its first reader starts; everything else is written where it is made
         self.uses[name] = [] if kind == "constant" else [position]
+        if kind != "constant":
+            self._change(name, position)
         self._hold(value, buffer)
         return buffer
 
@@ -442,6 +452,11 @@ class Storages:
         if buffer is not None and buffer.name in self.uses and self.uses[buffer.name][-1:] != [position]:
             self.uses[buffer.name].append(position)
 
+    def _change(self, name: str, position: int, reads: bool = False) -> None:
+        self.writes[name].add(position)
+        if reads:
+            self.updates[name].add(position)
+
     def _move(self, position: int, value: ir.Value, target: str) -> None:
         held = self.of.get(value)
         if held is not None or not is_blank(value):
@@ -455,7 +470,7 @@ def _inside(op: ir.Operation, block: ir.Block, prefix: str, legal: Legal) -> tup
     inner = Storages(block, prefix, legal, carried)
     packing = Packing(legal)
     steps = len(inner.ops)
-    times = lifetimes(inner.uses, inner.entry)
+    times = lifetimes(inner.uses, inner.writes, inner.updates)
     packing.add_all(Span(b.name, b.bytes, times[b.name].first, times[b.name].last) for b in inner.buffers.values())
     moves = [m.bytes for m in inner.moves]
     if op.name == "scf.for":

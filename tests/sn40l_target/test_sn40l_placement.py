@@ -56,9 +56,11 @@ def test_weights_and_caches_are_at_one_place_in_all_functions_and_calls_overlap(
 
 
 def test_the_tensor_whose_next_use_is_furthest_is_spilled() -> None:
-    found = by_name(plan(parse(chain()), SN40L.with_capacities({"SRAM": 3 * BYTES})), "main")
-    assert [name for name, t in found.items() if t.tier == "HBM"] == ["main:1"]
-    assert found["main:1"].last_use == 9
+    small = SN40L.with_capacities({"SRAM": 3 * BYTES})
+    found = by_name(plan(parse(chain()), small, patience=0), "main")
+    # both of these are read next at step 9, and everything else at step 7
+    assert len({name for name, t in found.items() if t.tier == "HBM"} & {"main:1", "main:7"}) == 1
+    assert all(t.tier == "SRAM" for name, t in found.items() if name not in ("main:1", "main:7"))
 
 
 def test_spilling_takes_the_next_tier_that_has_room() -> None:
