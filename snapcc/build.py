@@ -121,6 +121,10 @@ def _machine(options: Options) -> Machine | None:
 
     if options.compile_to == "sn40l" and options.target != "sn40l":
         raise UsageError(f"--target {options.target} has no phase sn40l: give another one to --compile-to")
+    if options.tile and options.target != "sn40l":
+        raise UsageError(
+            f"--target {options.target} plans nothing, and --tile takes the tiles of a plan: leave one out"
+        )
     return load_machine(options.machine) if options.target == "sn40l" else None
 
 

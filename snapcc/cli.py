@@ -159,6 +159,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine", default="sn40l", metavar="FILE", help="the machine planned for: sn40l, small-dataflow, a TOML file"
     )
+    parser.add_argument("--tile", action="store_true", help="run the program cut into the plan's tiles (slower)")
     cache = parser.add_argument_group("the cache")
     cache.add_argument("--kv", choices=PRESETS, default=next(iter(PRESETS)), help="the preset, see below (snapstream)")
     cache.add_argument("--slots", type=_positive, metavar="C", help="slots in all (a quarter of the context, <= 8192)")

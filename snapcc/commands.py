@@ -32,6 +32,7 @@ def compile_command(options: argparse.Namespace) -> int:
         output=options.output,
         target=options.target,
         machine=options.machine,
+        tile=options.tile,
         wishes=Wishes(
             slots=options.slots,
             sink=options.sink,

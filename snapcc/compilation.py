@@ -176,6 +176,8 @@ class Lowering:
         from snapcc.compiler.passes import pipelines
         from snapcc.compiler.passes.lower_split import split
 
+        if self._options.tile:
+            self._tile(module)
         self._run(module, "iree", "lowering to IREE's dialects", pipelines.lower_to_iree())
         groups: dict[str, list[str]] = {}
         for name, function in self.functions.items():
@@ -183,6 +185,18 @@ class Lowering:
         parts = split(module, groups).items()
         self.modules = {f"{name}.vmfb": part.operation.get_asm(enable_debug_info=True).encode() for name, part in parts}
         yield "iree"
+
+    def _tile(self, module: ir.Module) -> None:
+        from snapcc.sn40l_target.tile import tile
+
+        if self.plan is None:
+            raise UsageError(
+                "--tile takes the tiles of a plan, and a file of the phase sn40l is not planned again: give "
+                "it a file of the phase linalg"
+            )
+        with self._progress.step("cutting loops into tiles"):
+            tile(module, self.plan.sections)
+            self._show(module)
 
     def _import(self, decoder: Decoder, choice: Choice) -> ir.Module:
         from snapcc.compiler.passes.manager import new_context

@@ -33,6 +33,7 @@ class Options:
             the phase's file, and standard output by default.
         target: ``sn40l`` plans for a dataflow machine, ``host`` plans nothing.
         machine: the machine that is planned for: the name of one that comes with snapcc, or a TOML file.
+        tile: IREE runs the program cut into the plan's tiles, not as the linalg phase has it.
         wishes: about the cache.
         batch: B.
         prompts: the prompt lengths to compile.
@@ -50,6 +51,7 @@ class Options:
     output: Path | None = None
     target: Target = "sn40l"
     machine: str = "sn40l"
+    tile: bool = False
     wishes: Wishes = field(default_factory=Wishes)
     batch: int = 1
     prompts: tuple[int, ...] | None = None
