@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -75,14 +76,26 @@ def _run(source: bytes, name: str, arguments: Sequence[str]) -> str:
     module = folder / f"{name}.mlir"
     module.write_bytes(source)
     try:
-        done = subprocess.run(
-            command(str(module), arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
-        )
+        with subprocess.Popen(
+            command(str(module), arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            process_group=0,
+        ) as process:
+            try:
+                _, output = process.communicate()
+            except BaseException:
+                # with what it started in its turn, such as its linker
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
     finally:
         shutil.rmtree(folder)
-    if done.returncode != 0:
-        raise IreeCompileError(_message(name, done.returncode, done.stderr))
-    return done.stderr
+    if process.returncode != 0:
+        raise IreeCompileError(_message(name, process.returncode, output))
+    return output
 
 
 def _tool() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -16,6 +17,9 @@ from pydantic import ValidationError
 
 from . import manifest
 from .manifest import SCHEMA_VERSION, File, Manifest
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A full disk, a full quota, a file beyond what may be written."""
 
 
 class ArtifactError(RuntimeError):
@@ -42,7 +46,7 @@ def writing(target: Path) -> Iterator[Path]:
     An artifact that is there already is replaced; it stays whole until the new one is.
 
     Raises:
-        ArtifactError: ``target`` is something other than an artifact; it is left as it is.
+        ArtifactError: ``target`` is something other than an artifact, and left as it is; or there is no room for it.
     """
     if target.exists() and not (target / manifest.FILE).is_file():
         raise ArtifactError(f"{target} exists and is no artifact of snapcc: choose another place with -o")
@@ -53,8 +57,40 @@ def writing(target: Path) -> Iterator[Path]:
         folder.chmod(0o777 & ~_umask())
         yield folder
         _replace(target, folder)
+    except OSError as error:
+        raise _said(error, target) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that it is there whole or, where that fails, as it was before.
+
+    Raises:
+        ArtifactError: there is no room for it.
+        OSError: it cannot be written for another reason.
+    """
+    if path.exists() and not path.is_file():
+        # a pipe or a device is no place of its own
+        path.write_bytes(content)
+        return
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise (_said(error, path) if isinstance(error, OSError) else error) from None
+
+
+def _said(error: OSError, target: Path) -> Exception:
+    """An error of writing that names what could not be written, where the system does not."""
+    if error.errno not in _FULL:
+        return error
+    return ArtifactError(f"{target} cannot be written: {error.strerror}; make room, or choose another place with -o")
 
 
 def describe(folder: Path, path: str) -> File:
@@ -90,10 +126,13 @@ def load(folder: Path) -> Artifact:
         content = Manifest.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ArtifactError(f"{path} is damaged: {where}: {first['msg']}") from None
-    except json.JSONDecodeError as error:
-        raise ArtifactError(f"{path} is damaged: {error}") from None
+        where = "".join(f"{part}." for part in first["loc"]).removesuffix(".")
+        what = first["msg"].removeprefix("Value error, ")
+        raise ArtifactError(
+            f"{path} is damaged: {f'{where}: ' if where else ''}{what}; compile the model again"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}; compile the model again") from None
     for file in [*content.files, *content.weights]:
         _check(folder, file)
     return Artifact(folder, content)

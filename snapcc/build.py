@@ -150,7 +150,7 @@ def _write_phase(output: Path | None, text: str) -> Path | None:
     if output is None:
         print(text, end="")
     else:
-        output.write_text(text)
+        artifact.write_whole(output, text.encode())
     return output
 
 

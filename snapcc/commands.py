@@ -243,7 +243,7 @@ def _read_rows(path: Path) -> list[list[int]]:
     """
     try:
         rows = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON: {error}") from None
     whole = isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows)
     if not whole or not all(type(token) is int for row in rows for token in row):
@@ -268,7 +268,10 @@ def _count(options: argparse.Namespace, forced: list[list[int]] | None, rows: in
 
 def _save_logits(rows: Sequence[Row], path: Path, vocabulary: int) -> None:
     import numpy as np
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
+
+    from .artifact import write_whole
 
     none = np.zeros((0, vocabulary), np.float32)
-    save_file({f"row{i}": np.stack(row.logits) if row.logits else none for i, row in enumerate(rows)}, path)
+    tensors = {f"row{i}": np.stack(row.logits) if row.logits else none for i, row in enumerate(rows)}
+    write_whole(path, save(tensors))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+import io
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.export import ExportedProgram
 
-from .artifact import Artifact
+from .artifact import Artifact, ArtifactError
 
 if TYPE_CHECKING:
     from snapcc.frontend import Decoder
@@ -44,7 +45,11 @@ def store_weights(weights: Mapping[str, torch.Tensor], folder: Path, checkpoint:
             missing = {name: tensor for name, tensor in missing.items() if name not in found}
     if missing:
         # each tensor in memory of its own: safetensors refuses views that share it
-        save_file({name: tensor.detach().clone().contiguous() for name, tensor in missing.items()}, folder / WEIGHTS)
+        own = {name: tensor.detach().clone().contiguous() for name, tensor in missing.items()}
+        try:
+            save_file(own, folder / WEIGHTS)
+        except SafetensorError as error:
+            raise ArtifactError(f"{WEIGHTS} cannot be written: {error}") from error
         files.append(WEIGHTS)
     return files
 
@@ -60,7 +65,10 @@ def store_program(decoder: Decoder, folder: Path) -> dict[str, str]:
     program._constants = {name: _blank(value) for name, value in decoder.program.constants.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.export.save(program, folder / PROGRAM)
+        # its own writing of a file says nothing of a full disk
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer)
+    (folder / PROGRAM).write_bytes(buffer.getvalue())
     weights = decoder.weights()
     names = [*decoder.program.state_dict, *decoder.program.constants]
     return {name: decoder.weight_name(name) for name in names if decoder.weight_name(name) in weights}

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from .artifact import Artifact
-
-_BYTES = {"f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i64": 8, "i8": 1, "i1": 1}
+from .manifest import ELEMENT_BYTES
 
 
 def summary(artifact: Artifact) -> dict[str, Any]:
@@ -122,7 +121,7 @@ def _plan(artifact: Artifact) -> dict[str, Any]:
 
 
 def _size(shape: tuple[int, ...] | list[int], dtype: str) -> int:
-    return math.prod(shape) * _BYTES[dtype]
+    return math.prod(shape) * ELEMENT_BYTES[dtype]
 
 
 def _type(shape: tuple[int, ...], dtype: str) -> str:

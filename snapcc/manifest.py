@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from snapcc.compiler.dialect.policy import Policy
 from snapcc.runtime.engine import FunctionSpec, ProgramSpec
@@ -12,6 +14,9 @@ SCHEMA_VERSION = 2
 """Raised by one whenever an older snapcc could not read a new manifest, or a newer one an old manifest."""
 
 FILE = "manifest.json"
+
+ELEMENT_BYTES = {"f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i64": 8, "i8": 1, "i1": 1}
+"""The element types of a program's tensors by MLIR's names, and their bytes."""
 
 
 class _Part(BaseModel):
@@ -87,9 +92,9 @@ class Manifest(_Part):
     dtype: str
     kv: str
     policy: Policy
-    batch: int
-    vocabulary: int
-    max_positions: int
+    batch: int = Field(ge=1)
+    vocabulary: int = Field(ge=1)
+    max_positions: int = Field(ge=1)
     end_of_sequence: tuple[int, ...]
     functions: dict[str, FunctionSpec]
     inputs: Inputs
@@ -98,6 +103,25 @@ class Manifest(_Part):
     tokenizer: str | None
     plan: str | None
     files: tuple[File, ...]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """What each entry says by itself is checked by its type; here, what they say of one another."""
+        for name in ("decode", "reset"):
+            if name not in self.functions:
+                raise ValueError(f"there is no function {name}")
+        named = {file.path for file in self.files}
+        for name, function in self.functions.items():
+            if function.module not in named:
+                raise ValueError(f"function {name} is in {function.module}, which is not among the files")
+            for tensor in (*function.arguments, *function.results, *function.states):
+                if tensor.dtype not in ELEMENT_BYTES or min(tensor.shape, default=1) < 1:
+                    raise ValueError(f"function {name} has a tensor {tensor.name} of {tensor.shape} {tensor.dtype}")
+        states = {state.name: state for function in self.functions.values() for state in function.states}
+        for cache in self.inputs.caches:
+            if cache.name not in states or not 0 <= cache.axis < len(states[cache.name].shape):
+                raise ValueError(f"no function has a state {cache.name} with an axis {cache.axis}")
+        return self
 
     def program(self) -> ProgramSpec:
         """What the engine needs to know."""

@@ -62,7 +62,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, temporary: Path, mon
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess, "run", interrupted)
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compile_module(ADD, tmp_path / "add.vmfb", ())
     assert list(temporary.iterdir()) == []

@@ -1,13 +1,15 @@
 """The artifact's folder: whole or not there, and every change noticed."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from snapcc import artifact
-from snapcc.artifact import ArtifactError, describe, load, write_manifest, writing
+from snapcc.artifact import ArtifactError, describe, load, write_manifest, write_whole, writing
 from snapcc.compiler.dialect.policy import Policy
 from snapcc.manifest import Cache, Inputs, Manifest
 from snapcc.runtime.engine import FunctionSpec, StateSpec, TensorSpec
@@ -34,6 +36,7 @@ def content(folder: Path, weights: str = "weights.safetensors") -> Manifest:
         functions={
             "decode": FunctionSpec("decode.vmfb", (tokens,), (TensorSpec((2, 16), "f32"),), states),
             "prefill_20": FunctionSpec("prefill.vmfb", (row,), (), ()),
+            "reset": FunctionSpec("decode.vmfb", (row,), (), states[:1]),
         },
         inputs=Inputs(
             tokens=0, positions=None, causal_mask=None, logits=0, caches=(Cache(name="k", axis=2, input=1, output=1),)
@@ -42,12 +45,13 @@ def content(folder: Path, weights: str = "weights.safetensors") -> Manifest:
         parameters={"a": "a"},
         tokenizer=None,
         plan=None,
-        files=(describe(folder, "decode.vmfb"),),
+        files=(describe(folder, "decode.vmfb"), describe(folder, "prefill.vmfb")),
     )
 
 
 def fill(folder: Path, marker: str = "first") -> None:
     (folder / "decode.vmfb").write_text(marker)
+    (folder / "prefill.vmfb").write_text(marker)
     (folder / "weights.safetensors").write_bytes(b"\0" * 64)
     write_manifest(folder, content(folder))
 
@@ -160,6 +164,47 @@ def test_damage_is_said(made: Path, tmp_path: Path) -> None:
         load(made)
     with pytest.raises(ArtifactError, match=r"is no artifact of snapcc: it has no manifest\.json"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"functions": {}}, "there is no function decode"),
+        ({"files": []}, "function decode is in decode.vmfb, which is not among the files"),
+        ({"batch": 0}, "batch: Input should be greater than or equal to 1"),
+        ({"schema_version": None}, "has schema version None and this snapcc reads version"),
+    ],
+)
+def test_entries_that_do_not_fit_together(entries: dict[str, Any], message: str, made: Path) -> None:
+    change(made, **entries)
+    with pytest.raises(ArtifactError, match=message):
+        load(made)
+
+
+def test_a_full_disk_is_said(made: Path) -> None:
+    def fail() -> None:
+        with writing(made):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(ArtifactError, match=r"model\.snapcc cannot be written: No space left on device; make room"):
+        fail()
+    assert [path.name for path in made.parent.iterdir()] == ["model.snapcc"]
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "kv.mlir"
+    write_whole(path, b"first")
+    assert path.stat().st_mode & 0o777 == 0o666 & ~artifact._umask()
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(ArtifactError, match=r"kv\.mlir cannot be written: full; make room"):
+        write_whole(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+    write_whole(Path(os.devnull), b"nothing")
 
 
 def test_the_artifact_is_readable_by_others(made: Path) -> None:
