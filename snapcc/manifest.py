@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from snapcc.compiler.dialect.policy import Policy
-from snapcc.runtime.engine import FunctionSpec, ProgramSpec
+from snapcc.runtime.engine import FunctionSpec, ProgramSpec, StateSpec, TensorSpec
 from snapcc.runtime.iree_compile import Device
 
 SCHEMA_VERSION = 2
@@ -114,7 +114,8 @@ class Manifest(_Part):
         for name, function in self.functions.items():
             if function.module not in named:
                 raise ValueError(f"function {name} is in {function.module}, which is not among the files")
-            for tensor in (*function.arguments, *function.results, *function.states):
+            tensors: list[TensorSpec | StateSpec] = [*function.arguments, *function.results, *function.states]
+            for tensor in tensors:
                 if tensor.dtype not in ELEMENT_BYTES or min(tensor.shape, default=1) < 1:
                     raise ValueError(f"function {name} has a tensor {tensor.name} of {tensor.shape} {tensor.dtype}")
         states = {state.name: state for function in self.functions.values() for state in function.states}
