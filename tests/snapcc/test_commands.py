@@ -160,6 +160,8 @@ def test_forced_tokens_are_taken(
         ([[1] * 21], 1, "the prompt has 21 tokens and the longest compiled length is 20"),
         ([[]], 1, "the prompt is empty"),
         ([[10**6]], 1, "token 1000000 is not in the vocabulary"),
+        ([[-1]], 1, "token -1 is not in the vocabulary"),
+        ([[10**30]], 1, "a prompt must hold integers"),
         ([[1]] * 4, 1, "4 prompts do not fit into the program's 3 rows"),
     ],
 )
@@ -171,6 +173,13 @@ def test_prompts_that_do_not_fit(
     assert (found, output) == (status, "")
     assert errors.startswith("error: ")
     assert message in errors
+
+
+def test_more_positions_than_the_model_has(folder: Path, tokens: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["run", folder / "model.snapcc", "--tokens", tokens, "--max-new-tokens", 1000, "--quiet"]
+    status, output, errors = run(capsys, *arguments)
+    assert (status, output) == (1, "")
+    assert "error: row 0: a prompt of 3 tokens and 1000 new ones need position 1001, and the model's last is" in errors
 
 
 def test_text_needs_a_tokenizer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
