@@ -102,7 +102,8 @@ def _instrument(manager: PassManager, wanted: Instrumentation) -> None:
     if wanted.print_ir_before_all or wanted.print_ir_after_all or wanted.print_ir_tree_dir is not None:
         manager.enable_ir_printing(
             print_before_all=wanted.print_ir_before_all,
-            print_after_all=wanted.print_ir_after_all,
+            # a folder alone would be given nothing
+            print_after_all=wanted.print_ir_after_all or not wanted.print_ir_before_all,
             tree_printing_dir_path=wanted.print_ir_tree_dir,
         )
 

@@ -1,6 +1,7 @@
 """snapcc-opt: what it prints, where it says an error is, and its exit statuses."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -78,6 +79,31 @@ def test_wrong_uses(
     assert message in errors
     assert "Traceback" not in errors
     assert output == ""
+
+
+PIPELINE = "--pass-pipeline=builtin.module(kv-lower-parameters,cse)"
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--mlir-print-ir-before-all", r"IR Dump Before LowerParameters: kv-lower-parameters[^$]*IR Dump Before CSE"),
+        ("--mlir-print-ir-after-all", r"IR Dump After LowerParameters: kv-lower-parameters[^$]*IR Dump After CSE"),
+        ("--mlir-timing", r"Execution time report[^$]*%\)\s+LowerParameters\n[^$]*Total"),
+    ],
+)
+def test_mlirs_instrumentation(option: str, expected: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert opt.main([write(tmp_path, GOOD), PIPELINE, option]) == 0
+    output, errors = capfd.readouterr()
+    assert re.search(expected, errors)
+    assert output.count("func.func @good") == 1
+
+
+def test_the_ir_after_each_pass_below_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tree = tmp_path / "tree"
+    assert opt.main([write(tmp_path, GOOD), PIPELINE, f"--mlir-print-ir-tree-dir={tree}"]) == 0
+    assert capfd.readouterr().err == ""
+    assert sorted(path.name for path in tree.rglob("*.mlir")) == ["0_kv-lower-parameters.mlir", "1_cse.mlir"]
 
 
 @dataclasses.dataclass(frozen=True)
