@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from .artifact import Artifact
@@ -89,6 +90,7 @@ def words(content: dict[str, Any]) -> str:
         f"  caches     {len(content['caches'])}, {content['cache_bytes']:,} bytes; "
         f"a full cache of {bound} tokens: {content['full_cache_bytes']:,} bytes "
         f"({content['full_cache_bytes'] / content['cache_bytes']:.1f} times as many)",
+        *(f"             {line}" for line in _alike(content["caches"])),
         "  weights    " + ", ".join(f"{w['file']} ({w['bytes']:,} bytes)" for w in content["weights"]),
     ]
     for name, function in content["functions"].items():
@@ -101,6 +103,18 @@ def words(content: dict[str, Any]) -> str:
             for tier in content["plan"]["tiers"]
         ]
     return "\n".join(lines)
+
+
+def _alike(caches: list[dict[str, Any]]) -> list[str]:
+    """A line for the caches of each shape, in the order of their first."""
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for cache in caches:
+        groups.setdefault((_type(cache["shape"], cache["dtype"]), cache["axis"]), []).append(cache)
+    return [
+        f"{len(group)} of {shape}, slots along axis {axis}, {group[0]['bytes']:,} bytes each "
+        f"({' to '.join(dict.fromkeys((group[0]['name'], group[-1]['name'])))})"
+        for (shape, axis), group in groups.items()
+    ]
 
 
 def _pooling(policy: dict[str, Any]) -> str:
@@ -124,5 +138,5 @@ def _size(shape: tuple[int, ...] | list[int], dtype: str) -> int:
     return math.prod(shape) * ELEMENT_BYTES[dtype]
 
 
-def _type(shape: tuple[int, ...], dtype: str) -> str:
+def _type(shape: Sequence[int], dtype: str) -> str:
     return f"{'x'.join(map(str, shape))}{'x' if shape else ''}{dtype}"

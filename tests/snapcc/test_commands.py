@@ -225,6 +225,7 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [tier["bytes"] for tier in content["plan"]["tiers"]] == [use.bytes for use in plan.summary()]
     status, output, _ = run(capsys, "inspect", folder / "model.snapcc")
     assert "slots      14 = sink 2 + recent 8 + selected 4 (window 4, pooling avg:5, scores over candidates)" in output
+    assert re.search(r"4 of 3x14x8xf32, slots along axis 1, 1,344 bytes each \(\w+ to \w+\)", output)
     assert "@decode(tokens: 3xi64, positions: 3xi64, active: 3xi1) -> " in output
 
 
