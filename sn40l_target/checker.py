@@ -446,6 +446,7 @@ class _Function:
         self._check_lifetimes()
         self._check_sections()
         self._check_overlaps()
+        self._check_prefetches()
         self._run()
         self._check_copies()
         return self._found
@@ -687,7 +688,7 @@ class _Function:
         spills: dict[int, list[Transfer]] = defaultdict(list)
         near = self._plan.machine.tiers[0].name
         for t in self._plan.transfers:
-            if t.function != self._name:
+            if t.function != self._name or t.kind == "prefetch":
                 continue
             places = [(p.tier, p.offset) for p in self._places[t.tensor] if p.first_use <= t.step <= p.last_use]
             ends = ((t.source_tier, t.source), (t.target_tier, t.target))
@@ -699,6 +700,25 @@ class _Function:
                 self._report("transfer", t.tensor, f"moves {t.bytes} of {self._named[t.tensor].bytes} bytes")
             (fills if t.kind == "fill" else spills)[t.step].append(t)
         return fills, spills
+
+    def _check_prefetches(self) -> None:
+        """Into bytes of the nearest tier that no tensor has while two sections run, nor any other prefetch for them."""
+        near = self._plan.machine.tiers[0]
+        taken = max((t.offset + t.bytes for t in self._tensors if t.tier == near.name), default=0)
+        order = {s.ops[0]: i for i, s in enumerate(s for s in self._plan.sections if s.function == self._name)}
+        found = [t for t in self._plan.transfers if t.kind == "prefetch" and t.function == self._name]
+        for i, t in enumerate(found):
+            source = self._named.get(t.tensor)
+            if source is None or source.kind != "weight" or (source.tier, source.offset) != (t.source_tier, t.source):
+                self._report("transfer", t.tensor, "a prefetch that is not of a weight from where it stands")
+            elif t.bytes > source.bytes or t.step not in order or t.target_tier != near.name:
+                self._report("transfer", t.tensor, f"a prefetch of {t.bytes} bytes for step {t.step}: no such section")
+            elif t.target < taken or t.target + t.bytes > near.bytes or t.target % near.granularity.value:
+                self._report("transfer", t.tensor, f"a prefetch to {t.target}: not aligned behind {taken}, or too long")
+            for o in found[:i]:
+                meets = t.target < o.target + o.bytes and o.target < t.target + t.bytes
+                if meets and abs(order.get(t.step, 0) - order.get(o.step, 0)) <= 1:
+                    self._report("overlap", t.tensor, f"a prefetch to {t.target} overlaps that of {o.tensor}")
 
     def _transfer(self, t: Transfer) -> None:
         places = {(p.tier, p.offset): p for p in self._places[t.tensor]}

@@ -13,7 +13,8 @@ from .graph import Function, read_program
 from .machine import SN40L, Machine, MachineError, load_machine
 from .placement import Placed, place_program, tensors
 from .residency import PATIENCE
-from .schema import Copy, Plan, Section, Tensor, Transfer
+from .schedule import Timeline
+from .schema import Copy, FunctionTime, Plan, Section, SectionTime, Tensor, Transfer
 from .sections import cut
 from .tiling import Tiler
 
@@ -31,19 +32,26 @@ def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L, patience: i
         PlacementError: tensors that fit in no tier; the message holds the memory map and the bytes that are lacking.
     """
     program = read_program(module, machine.tiers[0].legal)
-    placed = place_program(program, machine, _moved, patience)
+    sections = {name: _sections(function, machine) for name, function in program.functions.items()}
+
+    def seconds(function: Function, placed: Placed) -> float:
+        return Timeline(function, sections[function.name], placed, machine).seconds()
+
+    placed = place_program(program, machine, seconds, patience)
     places: list[Tensor] = []
     transfers: list[Transfer] = []
-    sections: list[Section] = []
+    schedule: list[SectionTime] = []
+    time: list[FunctionTime] = []
     copies: list[Copy] = []
     for function in program.functions.values():
-        own = _sections(function, machine)
-        sections += own
-        names = {position: s.name for s in own for position in s.ops}
+        names = {position: s.name for s in sections[function.name] for position in s.ops}
         here = placed[function.name]
         for name in function.buffers:
             places += tensors(function, name, here.places[name], _section_of(function, name, names))
-        transfers += _transfers(function, here, machine)
+        timeline = Timeline(function, sections[function.name], here, machine)
+        transfers += [*_transfers(function, here, machine), *timeline.prefetches()]
+        schedule += timeline.sections()
+        time.append(timeline.time())
         copies += [
             Copy(function=function.name, section=names[m.position], source=m.source, target=m.target, bytes=m.bytes)
             for m in function.moves
@@ -52,9 +60,11 @@ def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L, patience: i
         machine=machine,
         functions=tuple(program.functions),
         tensors=tuple(places),
-        sections=tuple(sections),
+        sections=tuple(section for own in sections.values() for section in own),
         copies=tuple(copies),
         transfers=tuple(transfers),
+        schedule=tuple(schedule),
+        time=tuple(time),
     )
 
 
@@ -72,11 +82,6 @@ def checked_plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> 
             f"{found[0].function}: {found[0].message}; this is a fault of snapcc's, please report it"
         )
     return made
-
-
-def _moved(function: Function, placed: Placed) -> float:
-    """The bytes that a placement moves between the nearest tier and the others."""
-    return float(sum(function.buffers[name].bytes * len(moves) for name, moves in placed.moves.items()))
 
 
 def _transfers(function: Function, placed: Placed, machine: Machine) -> list[Transfer]:

@@ -141,10 +141,12 @@ class Transfer(_Frozen):
     """A move of a tensor's contents between two of its places.
 
     ``fill``: from its home to the nearest tier, before the op at position ``step``. ``spill``: the other way, after it.
+    ``prefetch``: of a weight, or the first ``bytes`` of it, to one of two buffers in the nearest tier, while the
+    section in front of the one that starts at ``step`` runs.
     """
 
     function: str
-    kind: Literal["fill", "spill"]
+    kind: Literal["fill", "spill", "prefetch"]
     tensor: str
     bytes: int
     step: int
@@ -152,6 +154,44 @@ class Transfer(_Frozen):
     source: int
     target_tier: str
     target: int
+
+
+class SectionTime(_Frozen):
+    """When a section runs, in seconds from its function's start.
+
+    ``start`` is behind the fills and spills in front of it, which take ``transfers``, and in front of its ``launch``.
+    ``parts``: what it would take for its arithmetic alone ("compute") and for its traffic in each tier alone; ``bound``
+    is the longest of them. A section may take less than a part of it says where weights were prefetched.
+    """
+
+    function: str
+    section: str
+    start: float
+    end: float
+    transfers: float
+    launch: float
+    parts: dict[str, float]
+    bound: str
+
+
+class FunctionTime(_Frozen):
+    """How long a call of a function takes, in seconds, and how many tokens it takes in.
+
+    ``seconds`` at the figures' values, ``best`` and ``worst`` at the ends of their ranges. ``caching``: the part of
+    ``seconds`` in sections that nothing returned depends on; in prefill that is selection, ring and compaction.
+    """
+
+    function: str
+    tokens: int
+    seconds: float
+    best: float
+    worst: float
+    caching: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """At the figures' values; 0 for a function that takes no time."""
+        return self.tokens / self.seconds if self.seconds else 0.0
 
 
 class TierUse(_Frozen):
@@ -176,6 +216,8 @@ class Plan(_Frozen):
     sections: tuple[Section, ...]
     copies: tuple[Copy, ...]
     transfers: tuple[Transfer, ...]
+    schedule: tuple[SectionTime, ...]
+    time: tuple[FunctionTime, ...]
 
     def summary(self) -> tuple[TierUse, ...]:
         """Each tier's use over all functions; a tensor that several functions share counts once."""

@@ -102,6 +102,12 @@ def words(content: dict[str, Any]) -> str:
             f"({tier['share']:.1%}), {tier['tensors']:,} tensors"
             for tier in content["plan"]["tiers"]
         ]
+        lines += [
+            f"  predicted  {time['function']:<13} {_duration(time['seconds'])} ({_duration(time['best'])} to "
+            f"{_duration(time['worst'])} over the figures' ranges), {time['tokens_per_second']:,.0f} tokens/s"
+            for time in content["plan"]["time"]
+            if time["tokens_per_second"] and time["function"] != "reset"
+        ]
     return "\n".join(lines)
 
 
@@ -131,7 +137,12 @@ def _plan(artifact: Artifact) -> dict[str, Any]:
         "machine": plan.machine.name,
         "sections": len(plan.sections),
         "tiers": [use.model_dump() for use in plan.summary()],
+        "time": [time.model_dump() | {"tokens_per_second": time.tokens_per_second} for time in plan.time],
     }
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:,.2f} us"
 
 
 def _size(shape: tuple[int, ...] | list[int], dtype: str) -> int:

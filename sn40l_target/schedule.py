@@ -1,0 +1,250 @@
+"""When each section of a function runs and how long that takes: the time model.
+
+A section takes the longest of what its parts take: its stages' arithmetic on their compute units, what it reads and
+writes in the nearest tier, and what it streams from and to each tier behind it; starting it costs the machine's launch
+on top. Sections run one after the other. Fills and spills stand between them and overlap with nothing. The weights of
+the next section may be prefetched while a section runs, into one of two buffers behind everything else in the nearest
+tier, used in turn; a weight that fits there only in part is prefetched in part. One socket has no traffic on its links.
+
+Sustained rates are not published, so that rates are peaks. What a figure's range makes of a time is its best and its
+worst.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+import networkx as nx
+from torch_mlir import ir
+
+from .bounds import shape
+from .graph import Function
+from .machine import Figure, Machine
+from .placement import Place, Placed
+from .schema import FunctionTime, Section, SectionTime, Stage, Transfer
+from .storage import is_tensor
+from .traffic import accesses
+
+
+@dataclass
+class Load:
+    """What a section asks of the machine.
+
+    Attributes:
+        stages: each stage and the element type that it computes.
+        near: bytes read and written in the nearest tier.
+        far: bytes of each tier behind it, without ``weights``.
+        weights: bytes to read of each weight, by name.
+        moved: bytes of fills and spills, by the tier of the home.
+    """
+
+    stages: Sequence[tuple[Stage, str]]
+    near: int = 0
+    far: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    weights: dict[str, int] = field(default_factory=dict)
+    moved: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+Figures = Literal["value", "best", "worst"]
+"""Which of a figure's numbers is taken: its value, or the end of its range that makes things faster or slower."""
+
+
+def rate(figure: Figure, which: Figures, slow: bool = False) -> float:
+    """A figure's number; ``slow`` for one of which more is slower.
+
+    Args:
+        figure: the figure.
+        which: its value or an end of its range.
+        slow: whether more of it makes things slower (a launch), not faster (a bandwidth).
+    """
+    ends = {"value": figure.value, "best": figure.high, "worst": figure.low}
+    if slow:
+        ends |= {"best": figure.low, "worst": figure.high}
+    found = ends[which]
+    return float(figure.value if found is None else found)
+
+
+class Timeline:
+    """The sections of a function in time, at some of the machine's figures."""
+
+    def __init__(self, function: Function, sections: Sequence[Section], placed: Placed, machine: Machine) -> None:
+        self._function = function
+        self._sections = sections
+        self._placed = placed
+        self._machine = machine
+        self._near = machine.tiers[0]
+        self._touched = accesses(function)
+        self._starts = _starts(sections)
+        self._loads = [self._load(section) for section in sections]
+        self._homes = {n: p[0] for n, p in placed.places.items() if p and function.buffers[n].kind == "weight"}
+        taken = [
+            p.offset + function.buffers[n].bytes
+            for n, places in placed.places.items()
+            for p in places
+            if p.tier == self._near.name
+        ]
+        # two buffers of the same size behind everything else, each at the start of a unit
+        self._base = self._near.legal(max(taken, default=0), self._near.unit_bytes)
+        half = (self._near.bytes - self._base) // 2
+        self._half = max(half // self._near.unit_bytes * self._near.unit_bytes, 0)
+        if self._base + 2 * self._half > self._near.bytes:
+            self._half = 0
+
+    def seconds(self, which: Figures = "value") -> float:
+        """When the last section ends."""
+        return max((s.end for s in self.sections(which)), default=0.0)
+
+    def sections(self, which: Figures = "value") -> list[SectionTime]:
+        """Each section's times, in seconds from the function's start."""
+        machine, found = self._machine, list[SectionTime]()
+        bandwidth = {tier.name: rate(tier.bandwidth, which) for tier in machine.tiers}
+        launch = rate(machine.launch, which, slow=True)
+        free: dict[str, float] = defaultdict(float)
+        before = end = 0.0
+        for section, load in zip(self._sections, self._loads, strict=True):
+            moving = sum(bytes_ / bandwidth[tier] for tier, bytes_ in load.moved.items())
+            start = end + moving
+            runs = start + launch
+            parts = {self._near.name: load.near / bandwidth[self._near.name]}
+            ready = runs
+            early, late = self._prefetched(load)
+            for tier in machine.tiers[1:]:
+                ahead = sum(n for name, n in early.items() if self._homes[name].tier == tier.name)
+                rest = load.far[tier.name] + sum(n for name, n in late.items() if self._homes[name].tier == tier.name)
+                parts[tier.name] = (ahead + rest) / bandwidth[tier.name]
+                if ahead:
+                    free[tier.name] = max(free[tier.name], before) + ahead / bandwidth[tier.name]
+                if rest:
+                    free[tier.name] = max(free[tier.name], runs) + rest / bandwidth[tier.name]
+                if ahead or rest:
+                    ready = max(ready, free[tier.name])
+            compute = max((self._compute(stage, element, which) for stage, element in load.stages), default=0.0)
+            end = max(runs + compute, runs + parts[self._near.name], ready)
+            parts = {"compute": compute, **parts}
+            found.append(
+                SectionTime(
+                    function=self._function.name,
+                    section=section.name,
+                    start=start,
+                    end=end,
+                    transfers=moving,
+                    launch=launch,
+                    parts=parts,
+                    bound=max(parts, key=lambda p: parts[p]),
+                )
+            )
+            before = start
+        return found
+
+    def prefetches(self) -> list[Transfer]:
+        """The weights that are read ahead, each into its section's buffer, in the order of the sections."""
+        found = []
+        for number, (section, load) in enumerate(zip(self._sections, self._loads, strict=True)):
+            at = self._base + number % 2 * self._half
+            for name, bytes_ in self._prefetched(load)[0].items():
+                home = self._homes[name]
+                found.append(
+                    Transfer(
+                        function=self._function.name,
+                        kind="prefetch",
+                        tensor=name,
+                        bytes=bytes_,
+                        step=section.ops[0],
+                        source_tier=home.tier,
+                        source=home.offset,
+                        target_tier=self._near.name,
+                        target=at,
+                    )
+                )
+                at += -(-bytes_ // int(self._near.granularity.value)) * int(self._near.granularity.value)
+        return found
+
+    def time(self) -> FunctionTime:
+        """The function's times as the plan has them."""
+        sections = self.sections()
+        serving = self._serving()
+        apart = [t for s, t in zip(self._sections, sections, strict=True) if not serving & set(s.ops)]
+        return FunctionTime(
+            function=self._function.name,
+            tokens=_tokens(self._function),
+            seconds=self.seconds(),
+            best=self.seconds("best"),
+            worst=self.seconds("worst"),
+            caching=sum(t.end - t.start for t in apart),
+        )
+
+    def _prefetched(self, load: Load) -> tuple[dict[str, int], dict[str, int]]:
+        """By weight, the bytes that are read ahead and those that are not."""
+        early: dict[str, int] = {}
+        room = self._half
+        grain = int(self._near.granularity.value)
+        for name, bytes_ in load.weights.items():
+            taken = min(bytes_, room)
+            if taken > 0:
+                early[name] = taken
+            room -= -(-taken // grain) * grain
+        return early, {n: b - early.get(n, 0) for n, b in load.weights.items()}
+
+    def _compute(self, stage: Stage, element: str, which: Figures) -> float:
+        machine = self._machine
+        peaks = {e: rate(figure, which) for e, figure in machine.peak.items()}
+        one = peaks.get(element, min(peaks.values())) / machine.compute_units.value
+        return stage.work / (stage.compute_units * one)
+
+    def _load(self, section: Section) -> Load:
+        load = Load([(stage, self._element(stage.op)) for stage in section.stages])
+        far: dict[str, int] = {}
+        for position in section.ops:
+            for access in self._touched.get(position, ()):
+                place = self._at(access.buffer, position)
+                # whatever a stage reads or writes passes through the nearest tier
+                load.near += access.bytes
+                if self._function.buffers[access.buffer].kind == "weight":
+                    load.weights[access.buffer] = max(load.weights.get(access.buffer, 0), access.bytes)
+                elif place is not None and place.tier != self._near.name and access.writes:
+                    load.far[place.tier] += access.bytes
+                elif place is not None and place.tier != self._near.name:
+                    # stages that read the same tensor are given it at the same time
+                    load.far[place.tier] += max(access.bytes - far.get(access.buffer, 0), 0)
+                    far[access.buffer] = max(far.get(access.buffer, 0), access.bytes)
+        for name, moves in self._placed.moves.items():
+            for move in moves:
+                if move.kind in ("fill", "spill") and self._starts.get(move.step) == section.name:
+                    home = next(p for p in self._placed.places[name] if p.tier != self._near.name)
+                    load.moved[home.tier] += self._function.buffers[name].bytes
+        return load
+
+    def _at(self, buffer: str, position: int) -> Place | None:
+        places = self._placed.places[buffer]
+        return next((p for p in places if p.first <= position <= p.last), places[0] if places else None)
+
+    def _element(self, position: int) -> str:
+        results = [r for r in self._function.ops[position].results if is_tensor(r)]
+        return str(ir.RankedTensorType(results[0].type).element_type) if results else ""
+
+    def _serving(self) -> set[int]:
+        """The positions of the ops that what is returned depends on: all others only fill caches."""
+        graph = self._function.graph
+        ends = [node for node, op in graph.nodes(data="op") if op == "func.return"]
+        nodes = {n for end in ends for n in nx.ancestors(graph, end)} if any(graph.in_degree(e) for e in ends) else None
+        return {p for n, p in graph.nodes(data="position") if nodes is None or n in nodes}
+
+
+def _starts(sections: Sequence[Section]) -> Mapping[int, str]:
+    """By position, the section that runs then, or the next one that does."""
+    found: dict[int, str] = {}
+    at = 0
+    for section in sections:
+        found.update(dict.fromkeys(range(at, section.ops[-1] + 1), section.name))
+        at = section.ops[-1] + 1
+    return found
+
+
+def _tokens(function: Function) -> int:
+    """How many tokens a call takes: as many as its first argument has elements."""
+    argument = next((v for v, name in function.ids.items() if name == f"{function.name}:arg0"), None)
+    return prod(shape(argument)) if argument is not None and is_tensor(argument) else 0
