@@ -121,8 +121,9 @@ def _pack(program: Program, machine: Machine, ends: Ends, cost: Cost | None, pat
     for name, function in program.functions.items():
         found = _ways(function, machine, shared, ends, patience)
         whole = [way for way in found if not way.left]
-        if cost is not None:
-            best = min(whole, key=lambda way: cost(function, way.placed), default=found[-1])
+        if cost is not None and not shared_left:
+            # of equals the last, which moves the fewest bytes
+            best = min(reversed(whole), key=lambda way: cost(function, way.placed), default=found[-1])
         else:
             best = min(
                 whole or found,

@@ -24,9 +24,8 @@ BYTES = 8 * 16 * 4
 
 def flat(capacity: int) -> Tier:
     """A tier without units, of so many bytes."""
-    return SN40L.tier("HBM").model_copy(
-        update={"capacity": Figure(value=capacity, unit="bytes", source="test"), "name": "NEAR"}
-    )
+    figure = Figure(value=capacity, unit="bytes", source="test")
+    return SN40L.tier("SRAM").model_copy(update={"capacity": figure, "unit": None, "banks": None})
 
 
 def graphs() -> Iterator[tuple[str, list[Item], Random]]:
@@ -135,15 +134,16 @@ def spilling() -> str:
     value = twice
     for _ in range(3):
         value = b.pointwise("arith.mulf %a0, %a1", value, twice)
-    value = b.pointwise("arith.addf %a0, %a1", value, early)
-    return b.function("main", ["%x"], [b.pointwise("arith.addf %a0, %a1", value, early)])
+    for _ in range(4):
+        value = b.pointwise("arith.addf %a0, %a1", value, early)
+    return b.function("main", ["%x"], [value])
 
 
 def spilled() -> Plan:
-    """Its plan where there is room for three values."""
-    near = flat(3 * BYTES).model_copy(update={"name": "SRAM"})
-    tiers = tuple(near if t.name == "SRAM" else t for t in SN40L.tiers)
-    return plan(parse(spilling()), SN40L.model_copy(update={"tiers": tiers}))
+    """Its plan where there is room for three values, and for one op in a section."""
+    one = Figure(value=1, unit="units", source="test")
+    tiers = (flat(3 * BYTES), *SN40L.tiers[1:])
+    return plan(parse(spilling()), SN40L.model_copy(update={"tiers": tiers, "compute_units": one}))
 
 
 def test_a_spill_and_a_fill_are_in_the_plan_and_the_checker_follows_them() -> None:
@@ -156,7 +156,7 @@ def test_a_spill_and_a_fill_are_in_the_plan_and_the_checker_follows_them() -> No
     assert spill.bytes == fill.bytes == BYTES
     assert [(t.tier, t.first_use, t.last_use) for t in found.tensors if t.name == "main:1"] == [
         ("SRAM", 1, 3),
-        ("SRAM", 11, 13),
+        ("SRAM", 11, 17),
         ("HBM", 3, 11),
     ]
 
