@@ -13,6 +13,9 @@ from torch_mlir import ir
 from torch_mlir.dialects import ext
 from torch_mlir.dialects._ods_common import _cext
 
+from .rules import declared as _declared
+from .rules import fail as _fail
+from .rules import require as _require
 from .types import element_of, is_tensor, shape_of
 
 # without it the bindings look for a module torch_mlir.dialects.kv, in vain, at every kv op that they wrap
@@ -21,14 +24,6 @@ _cext.globals.append_dialect_search_prefix("snapcc.compiler.dialect")
 
 class Kv(ext.Dialect, name="kv"):
     """The dialect; ``Kv.load()`` in a context before any of its ops is parsed or built."""
-
-
-_KINDS = {
-    ir.IntegerAttr: ("an integer", (ir.IntegerAttr, ir.BoolAttr)),
-    ir.FloatAttr: ("a float", (ir.FloatAttr,)),
-    ir.StringAttr: ("a string", (ir.StringAttr,)),
-}
-"""The kinds of attributes that the ops declare: in words, and the bindings' classes of their values."""
 
 
 def integer(op: ir.OpView | ir.Operation, name: str) -> int:
@@ -80,32 +75,6 @@ def attention(
     ).results[0]
 
 
-def _fail(op: Any, rule: str) -> bool:
-    op.location.emit_error(f"'{op.operation.name}' op {rule}")
-    return False
-
-
-def _declared(op: Any) -> bool:
-    """Whether an op has what its class declares; the rules below read it without asking.
-
-    MLIR checks the same from the declarations, but only after these rules.
-    """
-    operands, attributes, results, _ = ext.partition_fields(type(op)._fields)
-    for attribute in attributes:
-        kind, classes = _KINDS[attribute.constraint]
-        if attribute.name not in op.attributes:
-            return _fail(op, f"needs the attribute {attribute.name}, {kind}")
-        value = op.attributes[attribute.name]
-        if not isinstance(value, classes):
-            return _fail(op, f"{attribute.name} must be {kind}, got {value}")
-    for what, values, fields in (("operands", op.operands, operands), ("results", op.results, results)):
-        least = sum(field.variadicity == ext.Variadicity.single for field in fields)
-        if not least <= len(values) <= len(fields):
-            allowed = f"{least}" if least == len(fields) else f"{least} to {len(fields)}"
-            return _fail(op, f"has {len(values)} {what}, expected {allowed}")
-    return True
-
-
 def _tensors(op: Any) -> bool:
     if not _declared(op):
         return False
@@ -113,10 +82,6 @@ def _tensors(op: Any) -> bool:
         if not is_tensor(value.type):
             return _fail(op, f"takes and gives ranked tensors, got {value.type}")
     return True
-
-
-def _require(op: Any, what: str, got: object, rule: str, wanted: object) -> bool:
-    return got == wanted or _fail(op, f"{what} must be {rule}: expected {wanted}, got {got}")
 
 
 def _policy(op: Any) -> bool:

@@ -12,6 +12,7 @@ from torch_mlir.dialects import torch as torch_dialect
 from torch_mlir.passmanager import PassManager
 
 from ..dialect.kv import Kv
+from ..dialect.sn40l import Sn40l
 
 
 class Pass(Protocol):
@@ -43,7 +44,7 @@ class Instrumentation:
 
 
 def new_context() -> ir.Context:
-    """A context with the torch and kv dialects, and torch-mlir's conversion dialects, loaded.
+    """A context with the torch, kv and sn40l dialects, and torch-mlir's conversion dialects, loaded.
 
     ``torch_c`` and ``tm_tensor`` have no registration call in Python; a pass that depends on one loads it.
     """
@@ -52,6 +53,7 @@ def new_context() -> ir.Context:
     context.enable_multithreading(False)
     with context, ir.Location.unknown():
         Kv.load()
+        Sn40l.load()
         empty = ir.Module.parse("module {}")
         PassManager.parse("builtin.module(torch-func-backend-type-conversion)").run(empty.operation)
         PassManager.parse("builtin.module(func.func(convert-torch-to-tmtensor))").run(empty.operation)
