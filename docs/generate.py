@@ -6,9 +6,10 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from snapcc.compiler.dialect import kv
+from snapcc.compiler.dialect import kv, sn40l
 from snapcc.registry import every, options
 
 FOLDER = Path(__file__).parent
@@ -29,10 +30,13 @@ def main() -> int:
 
 
 def dialect() -> str:
-    """The reference of the kv dialect's ops."""
-    parts = [NOTE, "# The kv dialect", markdown(inspect.getdoc(kv) or "")]
-    for op in _ops():
-        parts += [f"## `{op.OPERATION_NAME}`", markdown(inspect.getdoc(op) or ""), _fields(op)]
+    """The reference of the dialects' ops."""
+    parts = [NOTE]
+    for module in (kv, sn40l):
+        name = module.__name__.rpartition(".")[2]
+        parts += [f"# The {name} dialect", markdown(inspect.getdoc(module) or "")]
+        for op in _ops(module):
+            parts += [f"## `{op.OPERATION_NAME}`", markdown(inspect.getdoc(op) or ""), _fields(op)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -75,19 +79,16 @@ def _close(lines: list[str]) -> None:
     lines += ["```", ""]
 
 
-def _ops() -> list[Any]:
-    return [
-        value
-        for value in vars(kv).values()
-        if inspect.isclass(value) and issubclass(value, kv.Kv.Operation) and hasattr(value, "OPERATION_NAME")
-    ]
+def _ops(module: ModuleType) -> list[Any]:
+    return [value for value in vars(module).values() if inspect.isclass(value) and hasattr(value, "OPERATION_NAME")]
 
 
 def _fields(op: Any) -> str:
-    kinds: dict[str, list[str]] = {"Operands": [], "Attributes": [], "Results": []}
+    kinds: dict[str, list[str]] = {"Operands": [], "Attributes": [], "Regions": [], "Results": []}
     for name, annotation in op.__annotations__.items():
         text = str(annotation)
-        kind = "Results" if "OpResult[" in text else "Operands" if "ir.Value[" in text else "Attributes"
+        marks = {"OpResult[": "Results", "ir.Value[": "Operands", "ir.Region": "Regions"}
+        kind = next((kind for mark, kind in marks.items() if mark in text), "Attributes")
         kinds[kind].append(f"`{name}`" + (" (optional)" if "None" in text else ""))
     return "  \n".join(f"{kind}: {', '.join(names)}." for kind, names in kinds.items() if names)
 

@@ -12,6 +12,7 @@ from .errors import PlanError, place
 from .graph import Function, read_program
 from .machine import SN40L, Machine, MachineError, load_machine
 from .placement import Placed, place_program, tensors
+from .plan_ops import remove_plan, write_plan
 from .residency import PATIENCE
 from .schedule import Timeline
 from .schema import Copy, FunctionTime, Plan, Section, SectionTime, Tensor, Transfer
@@ -148,23 +149,19 @@ read); ``sn40l.tier`` its tier, ``sn40l.offset`` and ``sn40l.bytes`` its range i
 
 _PREFIX = "sn40l."
 
-SECTION, SCRATCH, MACHINE = "sn40l.section", "sn40l.scratch", "sn40l.machine"
+SECTION, SCRATCH = "sn40l.section", "sn40l.scratch"
 """``sn40l.section`` names an op's section; ``sn40l.scratch`` is a dictionary of the same four entries for what the op
-needs inside itself; ``sn40l.machine`` on the module names the machine and its tiers' capacities in bytes."""
+needs inside itself."""
 
 
 def annotate(module: ir.Module | ir.Operation, plan: Plan) -> None:
-    """Writes a plan of a module into the module, as discardable attributes; the IR is valid before and after.
+    """Writes a plan of a module into the module: where tensors stand as attributes, all else as an ``sn40l.plan``.
 
     Raises:
         ValueError: the plan is not one of this module.
     """
     root = module.operation
     with root.context, ir.Location.unknown():
-        tiers = {t.name: _number(t.bytes) for t in plan.machine.tiers}
-        root.attributes[MACHINE] = ir.DictAttr.get(
-            {"name": ir.StringAttr.get(plan.machine.name), "tiers": ir.DictAttr.get(tiers)}
-        )
         found: dict[str, dict[str, list[Tensor]]] = {name: {} for name in plan.functions}
         for planned in plan.tensors:
             for value in planned.values or (planned.name,):
@@ -176,6 +173,7 @@ def annotate(module: ir.Module | ir.Operation, plan: Plan) -> None:
                 if name not in found:
                     raise ValueError(f"the plan is not of this module: it has no function {name!r}")
                 _annotate_function(op.operation, name, found[name], sections)
+        write_plan(root, plan)
 
 
 def erase(module: ir.Module | ir.Operation) -> None:
@@ -195,6 +193,7 @@ def erase(module: ir.Module | ir.Operation) -> None:
         return ir.WalkResult.ADVANCE
 
     with module.operation.context:
+        remove_plan(module.operation)
         module.operation.walk(visit)
 
 
@@ -269,12 +268,24 @@ class Sn40lPlan:
     """Plans a linalg-phase module for a socket of a machine and writes the plan into it as attributes.
 
     ``machine`` is the name of a machine that comes with snapcc or a TOML file, ``capacity`` replaces the capacities of
-    tiers: ``SRAM:1048576,HBM:4194304``, in bytes. Nothing but attributes changes.
+    tiers: ``SRAM:1048576,HBM:4194304``, in bytes. The functions get attributes alone; an ``sn40l.plan`` comes behind
+    them.
 
-    Before: ``%3 = linalg.matmul ins(...) outs(...)``
+    Before::
 
-    After: ``%3 = linalg.matmul {sn40l.bytes = array<i64: 64>, sn40l.offset = array<i64: 128>,
-    sn40l.section = "decode:7", sn40l.tensor = ["decode:7"], sn40l.tier = ["SRAM"]} ins(...) outs(...)``
+        %3 = linalg.matmul ins(...) outs(...)
+
+    After::
+
+        %3 = linalg.matmul {sn40l.bytes = array<i64: 64>, sn40l.offset = array<i64: 128>, sn40l.section = "decode:w",
+                            sn40l.tensor = ["decode:7"], sn40l.tier = ["SRAM"]} ins(...) outs(...)
+        "sn40l.plan"() ({
+          "sn40l.tier"() {tier = "SRAM", ...}
+          "sn40l.section"() ({
+            "sn40l.buffer"() {tensor = "decode:7", role = "tile", bytes = 64, copies = 2, memory_units = 1}
+            "sn40l.stage"() {position = 7, loops = [2, 8, 8], tile = [2, 8, 8], compute_units = 1039, ...}
+          }) {function = "decode", section = "decode:w", starts = "the function starts"}
+        }) {machine = "SN40L", compute_units = 1040}
 
     See tests/lit/sn40l/plan.mlir.
     """

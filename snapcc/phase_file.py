@@ -98,10 +98,10 @@ def _operations(module: ir.Operation) -> set[str]:
 
 
 def _phase(module: ir.Operation, names: set[str]) -> Phase:
-    from snapcc.sn40l_target.plan import MACHINE
+    from snapcc.sn40l_target.plan_ops import is_planned
 
     if not any(name.startswith("torch.") for name in names):
-        return "sn40l" if MACHINE in module.attributes else "linalg"
+        return "sn40l" if is_planned(module) else "linalg"
     if names & {"kv.state_load", "kv.state_store"}:
         return "static"
     return "kv" if "kv.append" in names else "torch"

@@ -1,10 +1,10 @@
 """The sn40l dialect: a program's plan for a static dataflow machine, as IR beside the functions that it is of.
 
 One ``sn40l.plan`` stands at the end of the module. Inside are the machine's tiers, nearest first, and then, function by
-function, sections and transfers in the order in which the machine runs them: the schedule. A section holds its stages,
-one for each of its ops, with their tiles, and the buffers that the stages share. Ops are named by their position in
-their function, tensors by the names that ``plan.json`` has. Where tensors stand is written on the ops that make them
-(``sn40l.tier``, ``sn40l.offset``, ``sn40l.bytes``).
+function, sections and transfers in the order in which the machine runs them: the schedule. A section holds the buffers
+that its stages share, its stages, one for each of its ops, with their tiles, and transfers between them. Ops are named
+by their position in their function, tensors by the names that ``plan.json`` has. Where tensors stand is written on the
+ops that make them (``sn40l.tier``, ``sn40l.offset``, ``sn40l.bytes``).
 """
 
 from typing import Any
@@ -121,7 +121,7 @@ class SectionOp(Sn40l.Operation, name="section", traits=[ir.NoTerminatorTrait]):
     @staticmethod
     def verify_invariants(op: Any) -> bool:
         plan = _stands_in(op, PlanOp.OPERATION_NAME) if declared(op) else None
-        if plan is None or not _holds(op, StageOp, BufferOp):
+        if plan is None or not _holds(op, BufferOp, StageOp, TransferOp):
             return False
         stages = [i for i in _inside(op) if i.name == StageOp.OPERATION_NAME]
         if not stages:
@@ -199,7 +199,8 @@ class BufferOp(Sn40l.Operation, name="buffer"):
 class TransferOp(Sn40l.Operation, name="transfer"):
     """A tensor's contents moved between two tiers, at the position of the op that they are moved for.
 
-    ``move``: ``fill``, to the first tier, in front of that op, or ``spill``, out of it, behind it.
+    ``move``: ``fill``, to the first tier, in front of that op, or ``spill``, out of it, behind it. It stands among the
+    stages of the section that the op is in, or between sections.
     See tests/lit/dialect/sn40l.mlir.
     """
 
@@ -215,8 +216,12 @@ class TransferOp(Sn40l.Operation, name="transfer"):
 
     @staticmethod
     def verify_invariants(op: Any) -> bool:
-        plan = _stands_in(op, PlanOp.OPERATION_NAME) if declared(op) else None
-        if plan is None or not _at_least(op, 0, "bytes", "position", "source", "target"):
+        if not (declared(op) and _at_least(op, 0, "bytes", "position", "source", "target")):
+            return False
+        around = op.operation.parent
+        inner = around is not None and around.name == SectionOp.OPERATION_NAME
+        plan = around.parent if inner else _stands_in(op, PlanOp.OPERATION_NAME)
+        if plan is None:
             return False
         if string(op, "move") not in _MOVES:
             return fail(op, f"move must be one of {', '.join(_MOVES)}, got {string(op, 'move')}")

@@ -17,7 +17,8 @@ from snapcc.compiler.passes import manager
 from snapcc.sn40l_target.checker import check
 from snapcc.sn40l_target.errors import PlacementError
 from snapcc.sn40l_target.machine import SN40L
-from snapcc.sn40l_target.plan import Sn40lPlan, annotate, plan
+from snapcc.sn40l_target.plan import Sn40lPlan, annotate, erase, plan
+from snapcc.sn40l_target.plan_ops import is_planned
 from snapcc.sn40l_target.schema import Plan
 
 NUMBER = st.integers(0, 99)
@@ -119,9 +120,13 @@ def test_the_annotated_ir_is_valid_and_says_where_tensors_are() -> None:
     assert module.operation.verify()
     again = parse(module.operation.get_asm())
     assert again.operation.get_asm() == module.operation.get_asm()
-    assert 'sn40l.machine = {name = "SN40L", tiers = {DDR = 1500000000000 : i64' in module.operation.get_asm()
+    assert is_planned(module.operation)
+    clean = parse(before)
+    annotate(clean, found)
+    erase(clean)
+    assert clean.operation.get_asm() == before
     places = {v: t for t in found.tensors for v in t.values}
-    for function in module.body.operations:
+    for function in list(module.body.operations)[:-1]:
         name = function.name.value
         for position, op in enumerate(function.regions[0].blocks[0].operations):
             place = places.get(f"{name}:{position}")

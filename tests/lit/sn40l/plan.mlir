@@ -3,7 +3,6 @@
 // A weight and a cache stand in HBM, what one call needs in SRAM. The updated cache is the state's own storage; a view
 // is its source's; a blank destination has none.
 
-// CHECK: module attributes {sn40l.machine = {name = "SN40L", tiers = {DDR = 1500000000000 : i64, HBM = 68719476736 : i64, SRAM = 545259520 : i64}}}
 // CHECK: func.func @decode(%{{.*}}: tensor<2x8xf32> {sn40l.bytes = 64 : i64, sn40l.offset = [[X:[0-9]+]] : i64, sn40l.tensor = "decode:arg0", sn40l.tier = "SRAM"}
 func.func @decode(%x: tensor<2x8xf32>, %places: tensor<2x2xi32>, %active: tensor<2xi1>) -> tensor<2x8xf32> {
   // CHECK: "kv.parameter"() {parameter = "w", sn40l.bytes = array<i64: 256>, sn40l.offset = array<i64: 0>, sn40l.tensor = ["w"], sn40l.tier = ["HBM"]}
@@ -44,3 +43,16 @@ func.func @prefill_8(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
   }
   return %y : tensor<8x4xf32>
 }
+
+// Behind the functions stands what is run when, and on how much of the machine.
+// CHECK: "sn40l.plan"() ({
+// CHECK-NEXT: "sn40l.tier"() {capacity = 545259520 : i64, granularity = 64 : i64, tier = "SRAM", unit = 524288 : i64}
+// CHECK-NEXT: "sn40l.tier"() {capacity = 68719476736 : i64, {{.*}}tier = "HBM"
+// CHECK-NEXT: "sn40l.tier"() {capacity = 1500000000000 : i64, {{.*}}tier = "DDR"
+// CHECK-NEXT: "sn40l.section"() ({
+// CHECK: "sn40l.buffer"() {bytes = 256 : i64, copies = 2 : i64, {{.*}}, role = "tile", tensor = "decode:0"}
+// CHECK: "sn40l.stage"() {{{.*}}loops = [], position = 2 : i64, tile = [], work = 0 : i64}
+// CHECK-NEXT: "sn40l.stage"() {compute_units = {{[0-9]+}} : i64, loops = [2, 8, 8], position = 7 : i64, tile = [2, 8, 8], work = 256 : i64}
+// CHECK-NEXT: }) {function = "decode", section = "decode:w", starts = "the function starts"}
+// CHECK: }) {function = "prefill_8", section = "prefill_8:attend.0", starts = "the function starts"}
+// CHECK-NEXT: }) {compute_units = 1040 : i64, machine = "SN40L"}
