@@ -79,9 +79,17 @@ class Layout:
         return by_query.flatten(0, -3).float() if by_query.ndim > 2 else by_query[None].float()
 
     def like(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
-        """``rows`` [rows, T] of a single query in the layout of logits of ``shape``."""
+        """``rows`` [rows, Q, T] in the layout of logits of ``shape``: what undoes ``rows``."""
         keys_last = [extent for axis, extent in enumerate(shape) if axis != self.key_axis] + [shape[self.key_axis]]
-        return rows.reshape(keys_last).movedim(-1, self.key_axis)
+        if self.query_axis is None:
+            return rows.reshape(keys_last).movedim(-1, self.key_axis)
+        axis = self.query_axis - (self.key_axis < self.query_axis)
+        queries = keys_last[axis] // self.group
+        split = (queries, self.group) if self.query_major else (self.group, queries)
+        parts = [*keys_last[:axis], *(split if self.group > 1 else [queries]), *keys_last[axis + 1 :]]
+        at = axis + (self.group > 1 and not self.query_major)
+        by_query = rows.reshape([*parts[:at], *parts[at + 1 : -1], queries, parts[-1]])
+        return by_query.movedim(-2, at).reshape(keys_last).movedim(-1, self.key_axis)
 
 
 @dataclass(frozen=True, eq=False)

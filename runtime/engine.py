@@ -91,7 +91,8 @@ class ProgramSpec:
     """All that calling a program needs to know.
 
     Attributes:
-        functions: by name: ``decode``, ``reset``, and ``prefill_<N>`` per compiled prompt length N.
+        functions: by name: ``decode``, ``reset``, ``prefill_<N>`` per compiled prompt length N and ``extend_<N>`` per
+            compiled length of extend.
         batch: B, the number of rows.
         vocabulary: V.
         max_positions: every position lies below it.
@@ -107,7 +108,14 @@ class ProgramSpec:
     @cached_property
     def prompts(self) -> tuple[int, ...]:
         """The compiled prompt lengths, ascending; none for a program that only decodes."""
-        prefix = "prefill_"
+        return self._lengths("prefill_")
+
+    @cached_property
+    def extends(self) -> tuple[int, ...]:
+        """The compiled lengths of extend, ascending; none for a program that extends through decode."""
+        return self._lengths("extend_")
+
+    def _lengths(self, prefix: str) -> tuple[int, ...]:
         return tuple(sorted(int(name.removeprefix(prefix)) for name in self.functions if name.startswith(prefix)))
 
     @cached_property
@@ -177,16 +185,52 @@ class Program:
         if prompt.size == 0:
             raise PromptError("the prompt is empty: it needs at least one token")
         if not self.spec.prompts:
-            return self._prefill_by_decode(prompt, row)
+            self._positions(np.array([prompt.size - 1]))
+            self.reset(row)
+            return self._one_by_one(prompt, row, 0)
         length = next((n for n in self.spec.prompts if n >= prompt.size), None)
         if length is None:
             raise PromptError(
                 f"the prompt has {prompt.size} tokens and the longest compiled length is {self.spec.prompts[-1]}; "
-                f"compile with a longer one (--prompt)"
+                f"compile with a longer one (--prompt), or let extend take the rest behind a first part, from which "
+                f"alone tokens are then selected"
             )
-        padded = np.zeros((1, length), np.int64)
-        padded[0, : prompt.size] = prompt
-        (logits,) = self._call(f"prefill_{length}", padded, np.array(prompt.size, np.int64), target)
+        (logits,) = self._call(f"prefill_{length}", *_padded(prompt, length), target)
+        return logits.reshape(-1)
+
+    def extend(self, tokens: ArrayLike, row: int, start: int) -> NDArray[np.float32]:
+        """More tokens of a row, exactly as decoding them one at a time: a chat's next turn.
+
+        As many as a compiled length takes go in one call, padded to it; a program without one takes them one by one
+        through decode.
+
+        Args:
+            tokens: [L] integers.
+            row: which row.
+            start: the first token's index in the row's sequence: how many tokens the row has had.
+
+        Returns:
+            [V] f32, the logits of the last token.
+
+        Raises:
+            PromptError: no tokens.
+            TokenError: a token is not in the vocabulary.
+            RowError: there is no such row.
+            PositionError: a position is negative or beyond the model's last.
+        """
+        more, target = self._tokens(tokens, "more tokens", rank=1), self._row(row)
+        if more.size == 0:
+            raise PromptError("there are no more tokens: extend needs at least one")
+        self._positions(np.array([start, start + more.size - 1]))
+        if not self.spec.extends:
+            return self._one_by_one(more, row, start)
+        done = 0
+        while done < more.size:
+            length = next((n for n in self.spec.extends if n >= more.size - done), self.spec.extends[-1])
+            part = more[done : done + length]
+            at = np.array(start + done, np.int64)
+            (logits,) = self._call(f"extend_{length}", *_padded(part, length), target, at)
+            done += part.size
         return logits.reshape(-1)
 
     def decode(self, tokens: ArrayLike, positions: ArrayLike, active: ArrayLike | None = None) -> NDArray[np.float32]:
@@ -220,13 +264,11 @@ class Program:
         (logits,) = self._call("decode", masked["tokens"], masked["positions"], chosen.astype(np.int8))
         return logits
 
-    def _prefill_by_decode(self, prompt: NDArray[np.int64], row: int) -> NDArray[np.float32]:
-        """A prompt token by token, for a program that has no prefill; nothing is selected."""
-        self.reset(row)
-        self._positions(np.array([prompt.size - 1]))
+    def _one_by_one(self, more: NDArray[np.int64], row: int, start: int) -> NDArray[np.float32]:
+        """Tokens of one row through decode: nothing is selected. The last one's logits."""
         tokens, positions, active = (np.zeros(self.spec.batch, t) for t in (np.int64, np.int64, np.bool_))
         active[row] = True
-        for position, token in enumerate(prompt):
+        for position, token in enumerate(more, start):
             tokens[row], positions[row] = token, position
             logits: NDArray[np.float32] = self.decode(tokens, positions, active)[row]
         return logits
@@ -288,6 +330,13 @@ def _configure(device: Device) -> Any:
         return iree.Config(_DRIVERS[device])
     except Exception as error:
         raise RuntimeError(f"IREE finds no {device} device on this machine: {error}") from error
+
+
+def _padded(tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens [L] on the left of [1, length], and L."""
+    padded = np.zeros((1, length), np.int64)
+    padded[0, : tokens.size] = tokens
+    return padded, np.array(tokens.size, np.int64)
 
 
 def _integers(values: ArrayLike, what: str) -> NDArray[np.int64]:

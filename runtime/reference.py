@@ -69,11 +69,7 @@ class Reference:
         self._length = 0
         self._prompt = 0 if self._decoder.one_query else len(tokens)
         self._selected = [np.zeros((a.kv_heads, 0), np.int64) for a in self.attentions]
-        if not self._decoder.one_query:
-            return self._run(tokens)
-        for token in tokens[:-1]:
-            self._run([token])
-        return self._run(tokens[-1:])
+        return self._forward(tokens)
 
     def decode(self, token: int) -> NDArray[np.float32]:
         """The logits [V] f32 after one more token.
@@ -85,10 +81,30 @@ class Reference:
             raise RuntimeError("decode follows a prefill")
         return self._run([token])
 
+    def extend(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The last token's logits [V] f32 after more tokens, in one forward, each query with its own mask.
+
+        Raises:
+            RuntimeError: no prompt came before it.
+            ValueError: there is no token.
+        """
+        if self._caches is None:
+            raise RuntimeError("extend follows a prefill")
+        if not tokens:
+            raise ValueError("extend takes at least one token")
+        return self._forward(tokens)
+
+    def _forward(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """In one run, or token by token where the program takes one."""
+        if not self._decoder.one_query:
+            return self._run(tokens)
+        for token in tokens[:-1]:
+            self._run([token])
+        return self._run(tokens[-1:])
+
     def _run(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         assert self._caches is not None
-        position = self._length + len(tokens) - 1
-        self._dropped = self._drops(position) if self._length else None
+        self._dropped = self._drops(len(tokens)) if self._length else None
         with torch.no_grad():
             results = self._runner.run(
                 *self._decoder.arguments(tokens, self._length, self._caches), enable_io_processing=False
@@ -97,13 +113,13 @@ class Reference:
         self._length += len(tokens)
         return self._decoder.logits(results)
 
-    def _drops(self, position: int) -> Tensor | None:
-        """[T] bool: positions neither sink nor recent when the query is ``position``; None where there are none."""
-        policy = self._policy
-        if policy is None or position - policy.recent < policy.sink:
+    def _drops(self, queries: int) -> Tensor | None:
+        """[Q, T] bool: positions neither sink nor recent for each of the next queries; None where there are none."""
+        policy, total = self._policy, self._length + queries
+        if policy is None or total - 1 - policy.recent < policy.sink:
             return None
-        keys = torch.arange(position + 1)
-        return (keys >= policy.sink) & (keys <= position - policy.recent)
+        keys, positions = torch.arange(total), torch.arange(self._length, total)
+        return (keys >= policy.sink) & (keys <= positions[:, None] - policy.recent)
 
     def _attend(self, index: int, target: Any, bound: dict[str, Any]) -> Any:
         """An attention node of the running graph: select in the prompt, mask what is dropped after it."""
@@ -117,8 +133,9 @@ class Reference:
         if self._dropped is None:
             return target(**bound)
         # One row more than heads stays unmasked: index -1, other sequences of a fixed batch.
-        hidden = self._dropped.repeat(attention.kv_heads + 1, 1)
-        hidden[:-1].scatter_(1, torch.from_numpy(self._selected[index]), False)
+        hidden = self._dropped.repeat(attention.kv_heads + 1, 1, 1)
+        selected = torch.from_numpy(self._selected[index])[:, None].expand(-1, len(self._dropped), -1)
+        hidden[:-1].scatter_(2, selected, False)
         hidden[-1] = False
         return masked(target, bound, lambda shape: attention.layout.like(hidden[attention.heads], shape))
 

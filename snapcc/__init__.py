@@ -46,7 +46,7 @@ def compile(model: str | Path | ExportedProgram | nn.Module, output: str | Path,
 
 
 def load(path: str | Path) -> Program:
-    """An artifact's program, ready to run: ``reset``, ``prefill`` and ``decode`` on NumPy arrays.
+    """An artifact's program, ready to run: ``reset``, ``prefill``, ``extend`` and ``decode`` on NumPy arrays.
 
     Raises:
         ArtifactError: it is no whole artifact.

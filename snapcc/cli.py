@@ -179,6 +179,13 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     shapes.add_argument(
         "--prompt", dest="prompts", type=_lengths, metavar="N,..", help="prompt lengths (128, 1024, min(context, 4 C))"
     )
+    shapes.add_argument(
+        "--extend",
+        dest="extends",
+        type=_extends,
+        metavar="N,..",
+        help="lengths of extend, more tokens in one call (one of min(128, the shortest prompt)); 0: none",
+    )
     shapes.add_argument("--dtype", choices=get_args(Dtype), default="checkpoint", help="the weights' type (checkpoint)")
     shapes.add_argument("--device", choices=get_args(Device), default="cpu", help="what IREE compiles for (cpu)")
     shapes.add_argument(
@@ -289,6 +296,10 @@ def _at_least(least: int, text: str) -> int:
 
 def _lengths(text: str) -> tuple[int, ...]:
     return tuple(_positive(part.strip()) for part in text.split(","))
+
+
+def _extends(text: str) -> tuple[int, ...]:
+    return () if text == "0" else _lengths(text)
 
 
 def _pool(text: str) -> tuple[str, int]:

@@ -47,6 +47,7 @@ def compile_command(options: argparse.Namespace) -> int:
         ),
         batch=options.batch,
         prompts=options.prompts,
+        extends=options.extends,
         dtype=options.dtype,
         device=options.device,
         cpu=options.cpu,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from snapcc.compiler.dialect.policy import Policy
 from snapcc.runtime.engine import FunctionSpec, StateSpec, TensorSpec
 
 from .arguments import UsageError
-from .defaults import choose_policy, choose_prompts
+from .defaults import choose_extends, choose_policy, choose_prompts
 from .options import Options, Phase
 from .phase_file import PhaseFile
 from .progress import Progress
@@ -37,11 +37,13 @@ class Choice:
     Attributes:
         policy: the slots and what fills them.
         prompts: the prompt lengths, none where there is no prefill.
+        extends: the lengths of extend, none where it goes through decode.
         max_positions: no position may reach it: the model's context, or how far its masks are looked at.
     """
 
     policy: Policy
     prompts: tuple[int, ...]
+    extends: tuple[int, ...]
     max_positions: int
 
     @property
@@ -69,12 +71,17 @@ def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
     if decoder.prefill_refusal is not None:
         if options.prompts:
             raise UsageError(f"--prompt was given, but the program has no prefill: {decoder.prefill_refusal}")
+        if options.extends:
+            raise UsageError(f"--extend was given, but the program decodes only: {decoder.prefill_refusal}")
         progress.note(f"decode only, a prompt goes through it token by token: {decoder.prefill_refusal}")
-        return Choice(policy, (), bound)
+        return Choice(policy, (), (), bound)
     longest = bound if decoder.query.upper is None else min(bound, decoder.query.upper)
     prompts = choose_prompts(options.prompts, policy.slots, longest)
-    progress.note(f"prompts of up to {', '.join(map(str, prompts))} tokens; batch {options.batch}")
-    return Choice(policy, prompts, bound)
+    room = bound - policy.slots if options.wishes.preset.order == "ring" and policy.slots in past else 0
+    extends = choose_extends(options.extends, prompts, min(longest, room))
+    said = f"up to {', '.join(map(str, extends))} tokens at once" if extends else "through decode"
+    progress.note(f"prompts of up to {', '.join(map(str, prompts))} tokens; extend {said}; batch {options.batch}")
+    return Choice(policy, prompts, extends, bound)
 
 
 class Lowering:
@@ -105,13 +112,11 @@ class Lowering:
             FrontendError, Refusal, ir.MLIRError: the program cannot be rewritten.
             ProgramError, PlacementError: it cannot be planned.
         """
-        from snapcc.compiler.passes import pipelines
-
         self.text = f"{decoder.program}\n"
         yield "fx"
-        module = self._import(decoder, choice)
+        module = self._imported(decoder, choice)
         yield "torch"
-        self._run(module, "kv", "finding the caches", pipelines.raise_to_kv(decoder.weights().get))
+        module = self._raised(module, decoder, choice)
         yield "kv"
         yield from self._from_kv(module, choice.policy, self._options.batch)
 
@@ -198,18 +203,57 @@ class Lowering:
             tile(module, self.plan.sections)
             self._show(module)
 
-    def _import(self, decoder: Decoder, choice: Choice) -> ir.Module:
+    def _imported(self, decoder: Decoder, choice: Choice) -> ir.Module:
+        """The torch phase; without extend where nobody asked for it and the program cannot take such lengths."""
+        from snapcc.frontend import FrontendError
+
+        try:
+            return self._import(decoder, choice, choice.extends)
+        except FrontendError as error:
+            if not self._drops(choice.extends):
+                raise
+            module = self._import(decoder, choice, ())
+            self._progress.note(f"extend goes through decode, token by token: {error}")
+        return module
+
+    def _drops(self, extends: Sequence[int]) -> bool:
+        """Whether there is an extend that nobody asked for."""
+        return bool(extends) and self._options.extends is None
+
+    def _import(self, decoder: Decoder, choice: Choice, extends: Sequence[int]) -> ir.Module:
         from snapcc.compiler.passes.manager import new_context
         from snapcc.compiler.passes.rebuild_positions import PROBE
         from snapcc.frontend import import_functions
 
         batch = self._options.batch
-        wanted = {_DECODE: (batch, 1, choice.policy.slots - 1), PROBE: (batch, 1, choice.probe_past)}
+        slots, bound = choice.policy.slots, choice.max_positions
+        wanted = {_DECODE: (batch, 1, slots - 1), f"{_DECODE}{PROBE}": (batch, 1, choice.probe_past)}
         wanted |= {f"prefill_{length}": (1, length, 0) for length in choice.prompts}
+        for length in extends:
+            # the longest past that leaves room, so that masks are proven over all positions
+            other = bound - length if bound - length != slots else slots - 1
+            wanted |= {f"extend_{length}": (1, length, slots), f"extend_{length}{PROBE}": (1, length, other)}
         with self._progress.step(f"importing {', '.join(wanted)}"):
             programs = [(name, decoder.specialise(*lengths)) for name, lengths in wanted.items()]
             module = import_functions(new_context(), programs, decoder)
             self._show(module)
+        return module
+
+    def _raised(self, module: ir.Module, decoder: Decoder, choice: Choice) -> ir.Module:
+        """The kv phase; without extend where nobody asked for it and the program does not allow it."""
+        from snapcc.compiler.diagnostics import Refusal
+        from snapcc.compiler.passes import pipelines
+
+        doing, weights = "finding the caches", decoder.weights()
+        try:
+            self._run(module, "kv", doing, pipelines.raise_to_kv(weights.get))
+        except Refusal as refusal:
+            if not self._drops(choice.extends):
+                raise
+            module = self._import(decoder, choice, ())
+            # refuses again where it is not extend that the program does not allow
+            self._run(module, "kv", doing, pipelines.raise_to_kv(weights.get))
+            self._progress.note(f"extend goes through decode, token by token: {refusal}")
         return module
 
     def _run(self, module: ir.Module, phase: Phase, doing: str, steps: list[Step]) -> None:

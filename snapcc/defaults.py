@@ -16,6 +16,9 @@ UNKNOWN_CONTEXT_SLOTS = 1024
 OBSERVATION_WINDOW = 32
 ROOM = 256
 PROMPTS = (128, 1024)
+EXTEND = 128
+SHORTEST_EXTEND = 2
+"""One token is decode's."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,35 @@ def _with_room(wishes: Wishes, slots: int, given: bool) -> Wishes:
         # with R asked for, C is the sum of the parts, as where --recent is
         topk = slots // 4 if wishes.room is not None and not given else max(slots - window - room, 0)
     return replace(wishes, window=window, recent=window + room, topk=topk)
+
+
+def choose_extends(asked: tuple[int, ...] | None, prompts: tuple[int, ...], longest: int) -> tuple[int, ...]:
+    """The lengths to compile extend for, ascending: what was asked for, or min(128, the shortest prompt's) tokens.
+
+    Args:
+        asked: what the user asked for; an empty tuple for none.
+        prompts: the prompt lengths, ascending.
+        longest: the most tokens that the program can take behind C others; less than 2 where it cannot.
+
+    Raises:
+        UsageError: a length below 2, or beyond ``longest``.
+    """
+    if asked is None:
+        default = min(EXTEND, *prompts[:1], longest)
+        return (default,) if default >= SHORTEST_EXTEND else ()
+    for length in asked:
+        if longest < SHORTEST_EXTEND:
+            raise UsageError(
+                "--extend was given, and the program has no room for more tokens behind as many as there are slots, or "
+                "keeps them in the order of time (--kv naive); choose fewer slots, or --extend 0: extend then goes "
+                "through decode"
+            )
+        if not SHORTEST_EXTEND <= length <= longest:
+            raise UsageError(
+                f"a length of --extend must lie in {SHORTEST_EXTEND} to {longest}, which the program can take behind "
+                f"its slots, got {length}"
+            )
+    return tuple(sorted(set(asked)))
 
 
 def _slots(wishes: Wishes, context: int | None, past: int | None) -> tuple[int, str]:

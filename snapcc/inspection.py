@@ -53,6 +53,7 @@ def summary(artifact: Artifact) -> dict[str, Any]:
             "score": policy.score,
         },
         "prompts": [{"length": length, "selected": policy.selected(length)} for length in manifest.program().prompts],
+        "extends": list(manifest.program().extends),
         "functions": {
             name: {
                 "module": function.module,
@@ -87,6 +88,8 @@ def words(content: dict[str, Any]) -> str:
             ", ".join(f"{p['length']:,} ({p['selected']:,} selected when full)" for p in content["prompts"])
             or "through decode, token by token; nothing is selected"
         ),
+        "  extend     "
+        + (", ".join(f"{length:,}" for length in content["extends"]) or "through decode, token by token"),
         f"  caches     {len(content['caches'])}, {content['cache_bytes']:,} bytes; "
         f"a full cache of {bound} tokens: {content['full_cache_bytes']:,} bytes "
         f"({content['full_cache_bytes'] / content['cache_bytes']:.1f} times as many)",

@@ -37,6 +37,7 @@ class Options:
         wishes: about the cache.
         batch: B.
         prompts: the prompt lengths to compile.
+        extends: the lengths to compile extend for; none in an empty tuple.
         dtype: the weights' type.
         device: what IREE compiles for, and ``cpu`` the processor where that is ``cpu``.
         inputs: the names of the program's tokens and positions, where their use does not tell them.
@@ -55,6 +56,7 @@ class Options:
     wishes: Wishes = field(default_factory=Wishes)
     batch: int = 1
     prompts: tuple[int, ...] | None = None
+    extends: tuple[int, ...] | None = None
     dtype: Dtype = "checkpoint"
     device: Device = "cpu"
     cpu: str = "host"

@@ -38,6 +38,14 @@ def past_length(function: ir.Operation) -> int | None:
     return None
 
 
+def query_length(function: ir.Operation) -> int:
+    """The new tokens that a function was specialised for."""
+    for argument, entry in zip(body(function).arguments, argument_attributes(function), strict=True):
+        if entry.get("kv.role") == "tokens":
+            return (shape_of(argument.type) or [1])[-1]
+    return 1
+
+
 def caches(function: ir.Operation) -> list[Cache]:
     """The caches of a raised function in the order of its arguments, each with the attention that reads it first.
 

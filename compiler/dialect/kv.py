@@ -151,11 +151,12 @@ class AppendOp(Kv.Operation, name="append", traits=[ext.Pure]):
 class AttentionOp(Kv.Operation, name="attention", traits=[ext.Pure]):
     """Attention of grouped queries over a cache, softmax included; computed in f32, given in q's type.
 
-    q [B, H, G, Q, Dk], k [B, H, T, Dk], v [B, H, T, Dv], visible [B, T] i1 (optional) -> [B, H, G, Q, Dv].
+    q [B, H, G, Q, Dk], k [B, H, T, Dk], v [B, H, T, Dv], visible [B, T] or [B, Q, T] i1 (optional) ->
+    [B, H, G, Q, Dv].
 
     ``logits = scale * q k^T``; with softcap c > 0, ``c * tanh(logits / c)`` (0.0 is none). ``causal`` hides
-    key j from query i where j > i: such a key has weight zero. A key that ``visible`` hides is selected away, in the
-    weights and in the product with v, whatever bytes it holds.
+    key j from query i where j > i: such a key has weight zero. A key that ``visible`` hides, from all queries of a
+    row or from one, is selected away, in the weights and in the product with v, whatever bytes it holds.
     See tests/lit/dialect/attention.mlir.
     """
 
@@ -184,11 +185,17 @@ class AttentionOp(Kv.Operation, name="attention", traits=[ext.Pure]):
             return _fail(op, f"softcap must be at least 0, got {number(op, 'softcap')}")
         if integer(op, "causal") and n != t:
             return _fail(op, f"causal attention needs as many queries as keys, got {n} and {t}")
+        visible = shape_of(op.operands[3].type) if len(op.operands) > 3 else [b, t]
+        per_query = len(visible) == 3
         return (
             _require(op, "k's shape", k, "[B, H, T, Dk] of q", [b, h, t, dk])
             and _require(op, "v's shape", v[:3], "[B, H, T, ..] of k", [b, h, t])
-            and (
-                len(op.operands) < 4 or _require(op, "visible's shape", shape_of(op.operands[3].type), "[B, T]", [b, t])
+            and _require(
+                op,
+                "visible's shape",
+                visible,
+                "[B, Q, T]" if per_query else "[B, T]",
+                [b, n, t] if per_query else [b, t],
             )
             and _require(op, "the result's shape", shape_of(op.results[0].type), "[B, H, G, Q, Dv]", [b, h, g, n, v[3]])
         )
@@ -289,6 +296,48 @@ class ConcatUpdateOp(Kv.Operation, name="concat_update", traits=[ext.Pure]):
         )
 
 
+class RingExtendOp(Kv.Operation, name="ring_extend", traits=[ext.Pure]):
+    """N new tokens of one row written at their slots, where they stay: below S, and the last R of the others.
+
+    cache [B, .., C, ..], rows [1, .., N, ..], row [] i64, start [] i64, length [] i64 -> cache's type. Token j stands
+    at position ``start + j`` and goes to its slot (``kv.slots``) if ``j < length`` and ``start + j < S`` or
+    ``j >= length - R``; so no two go to one slot, and padding goes nowhere. Every other slot keeps what it holds.
+    See tests/lit/dialect/ring_extend.mlir.
+    """
+
+    cache: ext.Operand[Any]
+    rows: ext.Operand[Any]
+    row: ext.Operand[Any]
+    start: ext.Operand[Any]
+    length: ext.Operand[Any]
+    sink: ir.IntegerAttr
+    ring: ir.IntegerAttr
+    axis: ir.IntegerAttr
+    updated: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not (_tensors(op) and _policy(op) and _axis(op, op.operands[0])):
+            return False
+        axis = integer(op, "axis")
+        cache, rows = (shape_of(o.type) for o in list(op.operands)[:2])
+        if len(rows) != len(cache):
+            return _fail(op, f"rows must have the cache's rank: expected {len(cache)}, got {len(rows)}")
+        wanted = [rows[i] if i == axis else d for i, d in enumerate([1, *cache[1:]])]
+        if cache[axis] < integer(op, "sink") + integer(op, "ring"):
+            return _fail(
+                op,
+                f"sink {integer(op, 'sink')} + ring {integer(op, 'ring')} must lie in the cache's {cache[axis]} slots",
+            )
+        return (
+            _require(op, "the result's type", str(op.results[0].type), "the cache's", str(op.operands[0].type))
+            and _require(op, "rows' shape", rows, "N tokens of one row of the cache", wanted)
+            and all(
+                _rank0(op, what, o) for what, o in zip(("row", "start", "length"), list(op.operands)[2:], strict=True)
+            )
+        )
+
+
 class ScatterOp(Kv.Operation, name="scatter", traits=[ext.Pure]):
     """Rows of a tensor replaced at computed places: ``target``, then the result in the same storage.
 
@@ -344,6 +393,42 @@ class VisibleOp(Kv.Operation, name="visible", traits=[ext.Pure]):
         return (
             _require(op, "selected_count's shape", shape_of(op.operands[1].type), "that of positions", batch)
             and _require(op, "the result's shape", shape_of(op.results[0].type), "[B, S + R + K]", [*batch, slots])
+            and _require(op, "the result's element type", element_of(op.results[0].type), "i1", "i1")
+        )
+
+
+class VisibleExtendOp(Kv.Operation, name="visible_extend", traits=[ext.Pure]):
+    """What each of N new tokens of a row may see of the row's C old slots and the new tokens behind them.
+
+    start [], length [], selected_count [1] -> visible [1, N, C + N] i1, C = S + R + K. Query i stands at position
+    ``t = start + i``. Of the slots it sees those below S that are filled, those of the ring that hold a position
+    after ``t - R``, and ``S + R .. S + R + n - 1``; of the new tokens, those not after it whose position lies below S
+    or after ``t - R``, and none from ``length`` on, which is padding. The same as one at a time through
+    ``kv.visible``, before any of them is written. Source: design section 3, extend.
+    See tests/lit/dialect/visible_extend.mlir.
+    """
+
+    start: ext.Operand[Any]
+    length: ext.Operand[Any]
+    selected_count: ext.Operand[Any]
+    sink: ir.IntegerAttr
+    ring: ir.IntegerAttr
+    selected: ir.IntegerAttr
+    visible: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not (_tensors(op) and _policy(op)):
+            return False
+        result = shape_of(op.results[0].type)
+        slots = integer(op, "sink") + integer(op, "ring") + integer(op, "selected")
+        if len(result) != 3:
+            return _fail(op, f"the result's rank must be 3, [1, N, C + N]: got {len(result)}")
+        return (
+            _rank0(op, "start", op.operands[0])
+            and _rank0(op, "length", op.operands[1])
+            and _require(op, "selected_count's shape", shape_of(op.operands[2].type), "[1], of one row", [1])
+            and _require(op, "the result's shape", result, "[1, N, S + R + K + N]", [1, result[1], slots + result[1]])
             and _require(op, "the result's element type", element_of(op.results[0].type), "i1", "i1")
         )
 
@@ -505,4 +590,23 @@ class WriteRowOp(Kv.Operation, name="write_row", traits=[ext.Pure]):
             _require(op, "the result's type", str(op.results[0].type), "the target's", str(op.operands[0].type))
             and _require(op, "value's shape", shape_of(op.operands[1].type), "one row of the target", [1, *target[1:]])
             and _rank0(op, "row", op.operands[2])
+        )
+
+
+class ReadRowOp(Kv.Operation, name="read_row", traits=[ext.Pure]):
+    """One row of a state. state [B, ..], row [] i64 -> [1, ..]. See tests/lit/dialect/read_row.mlir."""
+
+    source: ext.Operand[Any]
+    row: ext.Operand[Any]
+    value: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not _tensors(op):
+            return False
+        source, value = op.operands[0].type, op.results[0].type
+        return (
+            _require(op, "the result's shape", shape_of(value), "one row of the state", [1, *shape_of(source)[1:]])
+            and _require(op, "the result's element type", element_of(value), "the state's", element_of(source))
+            and _rank0(op, "row", op.operands[1])
         )

@@ -9,7 +9,7 @@ from typing import ClassVar, get_args
 
 from torch_mlir import ir
 
-from ..analysis.caches import Cache, caches, past_length
+from ..analysis.caches import Cache, caches, past_length, query_length
 from ..analysis.functions import (
     argument_attributes,
     body,
@@ -22,12 +22,15 @@ from ..diagnostics import Refusal
 from ..dialect.kv import (
     CompactOp,
     ConcatUpdateOp,
+    ReadRowOp,
+    RingExtendOp,
     RingUpdateOp,
     SelectedCountOp,
     SlotsOp,
     StateLoadOp,
     StateStoreOp,
     TopkSelectOp,
+    VisibleExtendOp,
     VisibleOp,
     WriteRowOp,
     attention,
@@ -37,6 +40,7 @@ from ..dialect.kv import (
 from ..dialect.policy import Order, Policy, PoolKind, Score
 from ..dialect.types import element_of, shape_of, vtensor
 from .dead_code import erase_dead
+from .rebuild_positions import START
 from .select_last import LENGTH
 from .torch_builder import TorchBuilder
 
@@ -48,12 +52,14 @@ SELECTED_COUNT = "selected_count"
 class ApplyPolicy:
     """Replaces the growing caches of a raised program by S + R + K slots and gives it its final signatures.
 
-    Applies to a module of decode and prefill functions after ``kv-raise-attention``, ``kv-rebuild-positions``
-    and ``kv-select-last``; decode must be specialised at a past of C - 1, so that no type behind a cache
-    changes. ``batch`` rows share each state. Decode writes one token per row by ``kv.ring_update`` and sees the
-    slots of ``kv.visible``; prefill selects per attention, compacts each cache and writes one row; ``reset``
-    is made. ``order`` "ring" is the above; "time" keeps the recent tokens from the oldest to the newest by
-    ``kv.concat_update``, slicing and joining each cache anew: the same tokens, for comparing cost. Design section 3.
+    Applies to a module of decode, prefill and extend functions after ``kv-raise-attention``,
+    ``kv-rebuild-positions`` and ``kv-select-last``; decode must be specialised at a past of C - 1 and extend at one
+    of C, so that no type behind a cache changes. ``batch`` rows share each state. Decode writes one token per row by
+    ``kv.ring_update`` and sees the slots of ``kv.visible``; prefill selects per attention, compacts each cache and
+    writes one row; extend attends over one row's slots and the new tokens behind them under ``kv.visible_extend``,
+    and writes by ``kv.ring_extend``; ``reset`` is made. ``order`` "ring" is the above; "time" keeps the recent tokens
+    from the oldest to the newest by ``kv.concat_update``, slicing and joining each cache anew: the same tokens, for
+    comparing cost; there is no extend then. Design section 3.
 
     Before::
 
@@ -103,7 +109,9 @@ class ApplyPolicy:
         """Rewrites the module."""
         policy = self.policy
         raised = [f for f in functions(module).values() if past_length(f) is not None]
-        decode = [f for f in raised if past_length(f) != 0]
+        prefills = [f for f in raised if past_length(f) == 0]
+        extends = [f for f in raised if past_length(f) != 0 and query_length(f) > 1]
+        decode = [f for f in raised if past_length(f) != 0 and query_length(f) == 1]
         if len(decode) != 1:
             raise Refusal(
                 module,
@@ -119,9 +127,23 @@ class ApplyPolicy:
                 "choose parts that add up to the program's own length plus one",
             )
         states = _Decode(decode[0], policy, self.order, self.batch).run()
-        for function in raised:
-            if function != decode[0]:
-                _Prefill(function, policy, self.order, states).run()
+        for function in prefills:
+            _Prefill(function, policy, self.order, states).run()
+        for function in extends:
+            if self.order != "ring":
+                raise Refusal(
+                    function,
+                    f"extend writes to a ring, and the recent tokens stand in the order of {self.order}",
+                    "extend through decode",
+                )
+            if past_length(function) != policy.slots:
+                raise Refusal(
+                    function,
+                    f"extend is specialised at a past of {past_length(function)} tokens, and there are "
+                    f"{policy.slots} slots",
+                    "specialise it at a past of as many tokens as there are slots",
+                )
+            _Extend(function, policy, self.order, states).run()
         _add_reset(module, states)
 
 
@@ -133,7 +155,7 @@ def _policy_attributes(policy: Policy) -> dict[str, ir.Attribute]:
 
 
 class _Rewriter:
-    """What decode and prefill have in common: arguments by role, states, the last op."""
+    """What decode, prefill and extend have in common: arguments by role, states, masks, the last op."""
 
     def __init__(self, function: ir.Operation, policy: Policy, order: str) -> None:
         self.function = function
@@ -161,12 +183,31 @@ class _Rewriter:
     def store(self, state: str, value: ir.Value, location: ir.Location, before: ir.Operation) -> None:
         StateStoreOp(value, ir.StringAttr.get(state), loc=location, ip=ir.InsertionPoint(before))
 
+    def mask(self, visible: ir.Value) -> None:
+        """Gives every attention its mask."""
+        for op in [view.operation for view in body(self.function).operations]:
+            if op.name == "kv.attention":
+                masked = attention(
+                    [*list(op.operands)[:3], visible],
+                    scale=number(op, "scale"),
+                    softcap=number(op, "softcap"),
+                    causal=False,
+                    result=op.results[0].type,
+                    location=op.location,
+                    before=op,
+                )
+                op.results[0].replace_all_uses_with(masked)
+                op.erase()
+
+    def logits(self) -> ir.Value:
+        """The program's own logits."""
+        names = [entry.get("kv.name") for entry in result_attributes(self.function)]
+        return self.last.operands[names.index("logits")]
+
     def finish(self, logits_shape: Sequence[int], kept: Sequence[str]) -> None:
         """Returns the logits alone and leaves the arguments ``kept``, in that order."""
-        names = [entry.get("kv.name") for entry in result_attributes(self.function)]
-        logits = self.last.operands[names.index("logits")]
         builder = TorchBuilder(self.last)
-        logits = builder.cast(logits, "f32")
+        logits = builder.cast(self.logits(), "f32")
         logits = builder.view(logits, logits_shape)
         ir.Operation.create("func.return", operands=[logits], loc=self.last.location, ip=self.tail)
         self.last.erase()
@@ -227,26 +268,9 @@ class _Decode(_Rewriter):
         states: States = {SELECTED_COUNT: vtensor([self.batch], "si64")}
         for cache in found:
             self._update(cache, places, active, states)
-        for view in list(body(self.function).operations):
-            op = view.operation
-            if op.name == "kv.attention":
-                masked = attention(
-                    [*list(op.operands)[:3], visible],
-                    scale=number(op, "scale"),
-                    softcap=number(op, "softcap"),
-                    causal=False,
-                    result=op.results[0].type,
-                    location=op.location,
-                    before=op,
-                )
-                op.results[0].replace_all_uses_with(masked)
-                op.erase()
-        self.finish([self.batch, shape_of(self._logits().type)[-1]], ("tokens", "positions", "active"))
+        self.mask(visible)
+        self.finish([self.batch, shape_of(self.logits().type)[-1]], ("tokens", "positions", "active"))
         return states
-
-    def _logits(self) -> ir.Value:
-        names = [entry.get("kv.name") for entry in result_attributes(self.function)]
-        return self.last.operands[names.index("logits")]
 
     def _update(self, cache: Cache, places: ir.Value, active: ir.Value, states: States) -> None:
         grown, location, before = cache.append.results[0], cache.append.location, ir.InsertionPoint(cache.append)
@@ -272,7 +296,7 @@ class _Prefill(_Rewriter):
     def run(self) -> None:
         found = caches(self.function)
         block = body(self.function)
-        length = next(a for a, e in zip(block.arguments, self.entries, strict=True) if e.get("kv.role") == LENGTH)
+        (length,) = self.argument(LENGTH)
         (own_tokens,) = self.argument("tokens")
         prompt = shape_of(own_tokens.type)[-1]
         tokens = self.add_argument("tokens", vtensor([1, prompt], "si64"))
@@ -300,22 +324,12 @@ class _Prefill(_Rewriter):
             ip=self.tail,
         ).count
         self._write(SELECTED_COUNT, count, row, self.location, self.last)
-        vocabulary = next(
-            shape_of(v.type)[-1]
-            for v, e in zip(self.last.operands, result_attributes(self.function), strict=True)
-            if e.get("kv.name") == "logits"
-        )
-        self.finish([vocabulary], ("tokens", LENGTH, "row"))
+        self.finish([shape_of(self.logits().type)[-1]], ("tokens", LENGTH, "row"))
 
     def _count_up(self, prompt: int, builder: TorchBuilder) -> None:
         """A prompt's positions are 0 .. N - 1."""
         for old in self.argument("positions"):
-            none = builder.none()
-            iota = builder.op(
-                "torch.aten.arange.start_step",
-                [builder.integer(0), builder.integer(prompt), builder.integer(1), builder.integer(4), none, none, none],
-                vtensor([prompt], "si64"),
-            )
+            iota = builder.arange(prompt)
             shape = shape_of(old.type)
             ones = [1] * (len(shape) - 1)
             old.replace_all_uses_with(builder.view(iota, [*ones, prompt]))
@@ -369,6 +383,61 @@ class _Prefill(_Rewriter):
         type_ = self.states[state]
         written = WriteRowOp(self.load(state, type_), value, row, type_, loc=location, ip=ir.InsertionPoint(before))
         self.store(state, written.written, location, before)
+
+
+class _Extend(_Rewriter):
+    def __init__(self, function: ir.Operation, policy: Policy, order: str, states: States) -> None:
+        super().__init__(function, policy, order)
+        self.states = states
+
+    def run(self) -> None:
+        found = caches(self.function)
+        (own_tokens,), (length,), (start,) = (self.argument(role) for role in ("tokens", LENGTH, START))
+        count = shape_of(own_tokens.type)[-1]
+        tokens = self.add_argument("tokens", vtensor([1, count], "si64"))
+        self.replace_tokens(tokens, TorchBuilder(self.first, self.location))
+        row = self.add_argument("row", vtensor([], "si64"))
+        visible = VisibleExtendOp(
+            start,
+            length,
+            self._read(SELECTED_COUNT, row, vtensor([1], "si64"), self.location, self.head),
+            **_policy_attributes(self.policy),
+            selected=index_attribute(self.policy.topk),
+            visible=vtensor([1, count, self.policy.slots + count], "i1"),
+            loc=self.location,
+            ip=self.head,
+        ).visible
+        for cache in found:
+            self._update(cache, row, start, length)
+        self.mask(visible)
+        self.finish([shape_of(self.logits().type)[-1]], ("tokens", LENGTH, "row", START))
+
+    def _read(
+        self, state: str, row: ir.Value, type_: ir.Type, location: ir.Location, at: ir.InsertionPoint
+    ) -> ir.Value:
+        return ReadRowOp(self.load(state, self.states[state]), row, type_, loc=location, ip=at).value
+
+    def _update(self, cache: Cache, row: ir.Value, start: ir.Value, length: ir.Value) -> None:
+        grown, (past, rows) = cache.append.results[0], list(cache.append.operands)
+        location, before = cache.append.location, ir.InsertionPoint(cache.append)
+        builder = TorchBuilder(cache.append)
+        slots = self._read(cache.name, row, past.type, location, before)
+        # read before anything is overwritten: what attention sees is a copy of one row
+        joined = builder.op("torch.aten.cat", [builder.tensors([slots, rows]), builder.integer(cache.axis)], grown.type)
+        updated = RingExtendOp(
+            self.load(cache.name, self.states[cache.name]),
+            rows,
+            row,
+            start,
+            length,
+            **_policy_attributes(self.policy),
+            axis=index_attribute(cache.axis),
+            updated=self.states[cache.name],
+            loc=location,
+            ip=before,
+        ).updated
+        self.store(cache.name, updated, location, self.last)
+        grown.replace_all_uses_with(joined)
 
 
 def _add_reset(module: ir.Operation, states: States) -> None:

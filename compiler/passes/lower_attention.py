@@ -25,7 +25,7 @@ class LowerAttention:
     too, so that no byte of a hidden slot is ever used. A query that sees nothing gives zeros.
 
     One query token (decode) takes all keys at once, without a copy of a cache or a temporary of its size. More
-    (prefill) go ``block`` tokens at a time through a loop, each block with the keys up to its own end where the
+    (prefill, extend) go ``block`` tokens at a time through a loop, each block with the keys up to its own end where the
     attention is causal: memory grows with the prompt and not with its square, and the program does not grow. Where
     ``block`` does not divide the tokens, the last block starts early and gives some of them again.
 
@@ -86,7 +86,7 @@ class _Task:
     """What one op asks for.
 
     Axes are letters: b row, h KV head, g query head of the group, n query token, u key, d and e the features of keys
-    and of values. ``q`` has them as b h g n d, ``visible`` as b u, keys and values as they are stored.
+    and of values. ``q`` has them as b h g n d, ``visible`` as b u or b n u, keys and values as they are stored.
     """
 
     operands: list[ir.Value]
@@ -111,7 +111,9 @@ class _Task:
             q=_Tensor("%q", "bhgnd", element_of(q.type)),
             k_labels=k_labels,
             v_labels=v_labels,
-            visible=_Tensor("%visible", "bu", "i1") if visible else None,
+            visible=_Tensor("%visible", "bu" if len(shape_of(visible[0].type)) == 2 else "bnu", "i1")
+            if visible
+            else None,
             extents=extents,
             # one token has one key, and sees it
             causal=integer(op, "causal") != 0 and n > 1,
@@ -329,7 +331,10 @@ def _one_token(task: _Task) -> str:
     dots = _products(text, "dots", "bhsgcd", queries, key_parts, "bshgc", scaled)
     seen = _Seen()
     if task.visible is not None:
-        seen = _Seen.visible(text.split("visible_parts", task.visible, "u", "sc"))
+        marked = task.visible
+        if "n" in marked.axes:
+            marked = text.join("visible_keys", marked, "nu", "u")
+        seen = _Seen.visible(text.split("visible_parts", marked, "u", "sc"))
     weights, total = _softmax(text, task, dots, "bhg", seen, scaled)
     weight_parts = text.split("weight_parts", weights, "c", "ji")
     value_parts = text.split("value_parts", _values(text, task), "u", "sji")
@@ -387,7 +392,14 @@ def _block(text: _Text, task: _Task, size: int, first: str) -> _Tensor:
     dots = _products(text, "dots", "bhxtyd", rows, keys, "bhyxt", scaled=one_axis)
     seen = _Seen()
     if task.visible is not None:
-        seen = _Seen.visible(text.slice("visible_keys", task.visible, "u", "t", "0"))
+        marked = text.slice("visible_keys", task.visible, "u", "t", "0")
+        if "n" in marked.axes:
+            marked = text.slice("visible_rows", marked, "n", "m", first)
+            if halves:
+                marked = text.split("visible_halves", marked, "m", "xy")
+            else:
+                marked = _Tensor(marked.name, "byt", marked.element)
+        seen = _Seen.visible(marked)
     if task.causal:
         text.add(f"%half = arith.constant {size // 2 if halves else 0} : index")
         seen = seen.and_before(first)

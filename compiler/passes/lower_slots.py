@@ -13,7 +13,7 @@ from .template import call_template, operations, replace
 
 @dataclasses.dataclass(frozen=True)
 class LowerSlots:
-    """``kv.slots``, ``kv.visible`` and ``kv.selected_count`` to one ``linalg.generic`` each.
+    """``kv.slots``, ``kv.visible``, ``kv.visible_extend`` and ``kv.selected_count`` to one ``linalg.generic`` each.
 
     Applies to these ops on builtin tensors. The arithmetic is on ``index``, which every target can divide (a 64-bit
     remainder does not legalise for Vulkan).
@@ -29,7 +29,12 @@ class LowerSlots:
 
     def run(self, module: ir.Operation) -> None:
         """Rewrites the module."""
-        texts = {"kv.slots": slots_text, "kv.visible": visible_text, "kv.selected_count": selected_count_text}
+        texts = {
+            "kv.slots": slots_text,
+            "kv.visible": visible_text,
+            "kv.visible_extend": visible_extend_text,
+            "kv.selected_count": selected_count_text,
+        }
         for op in operations(module, *texts):
             result = op.results[0]
             name = op.name.replace(".", "_")
@@ -90,6 +95,71 @@ func.func @visible(%positions: {positions}, %counts: {counts}) -> {result} {{
     %before_end = arith.cmpi slt, %slot, %end : index
     %in_selected = arith.andi %is_selected, %before_end : i1
     %seen = arith.ori %in_fixed, %in_selected : i1
+    linalg.yield %seen : i1
+  }} -> {result}
+  return %visible : {result}
+}}"""
+
+
+def visible_extend_text(op: ir.Operation) -> str:
+    """start [], length [], selected_count [1] -> visible [1, N, C + N] i1 (design section 3, extend)."""
+    (start, length, counts), result = (operand.type for operand in op.operands), op.results[0].type
+    sink, ring = integer(op, "sink"), integer(op, "ring")
+    return f"""
+#scalar = affine_map<(b, i, c) -> ()>
+#row = affine_map<(b, i, c) -> (b)>
+#cell = affine_map<(b, i, c) -> (b, i, c)>
+func.func @visible_extend(%start: {start}, %length: {length}, %counts: {counts}) -> {result} {{
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %sink = arith.constant {sink} : index
+  %ring = arith.constant {ring} : index
+  %fixed = arith.constant {sink + ring} : index
+  %slots = arith.constant {sink + ring + integer(op, "selected")} : index
+  %empty = tensor.empty() : {result}
+  %visible = linalg.generic {{indexing_maps = [#scalar, #scalar, #row, #cell],
+      iterator_types = ["parallel", "parallel", "parallel"]}}
+      ins(%start, %length, %counts : {start}, {length}, {counts}) outs(%empty : {result}) {{
+  ^bb0(%start_value: {start.element_type}, %length_value: {length.element_type}, %count: {counts.element_type},
+      %out: i1):
+    %query = linalg.index 1 : index
+    %c = linalg.index 2 : index
+    %start_signed = arith.index_cast %start_value : {start.element_type} to index
+    %first = arith.maxsi %start_signed, %zero : index
+    %real = arith.index_cast %length_value : {length.element_type} to index
+    %n = arith.index_cast %count : {counts.element_type} to index
+    %t = arith.addi %first, %query : index
+    %evicted = arith.subi %t, %ring : index
+    // a slot of sinks and ring holds the last position before start that belongs there; none where that is negative
+    %last = arith.subi %first, %one : index
+    %behind = arith.subi %last, %c : index
+    %turn = arith.remsi %behind, %ring : index
+    %turn_up = arith.addi %turn, %ring : index
+    %age = arith.remsi %turn_up, %ring : index
+    %held = arith.subi %last, %age : index
+    %is_sink = arith.cmpi slt, %c, %sink : index
+    %sink_filled = arith.cmpi slt, %c, %first : index
+    %in_ring = arith.cmpi sge, %held, %sink : index
+    %held_stays = arith.cmpi sgt, %held, %evicted : index
+    %ring_seen = arith.andi %in_ring, %held_stays : i1
+    %fixed_seen = arith.select %is_sink, %sink_filled, %ring_seen : i1
+    // a selected slot
+    %selected_end = arith.addi %fixed, %n : index
+    %selected_seen = arith.cmpi slt, %c, %selected_end : index
+    // a new token
+    %token = arith.subi %c, %slots : index
+    %position = arith.addi %first, %token : index
+    %not_after = arith.cmpi sle, %token, %query : index
+    %is_real = arith.cmpi slt, %token, %real : index
+    %new_is_sink = arith.cmpi slt, %position, %sink : index
+    %new_is_recent = arith.cmpi sgt, %position, %evicted : index
+    %new_stays = arith.ori %new_is_sink, %new_is_recent : i1
+    %new_there = arith.andi %not_after, %is_real : i1
+    %new_seen = arith.andi %new_there, %new_stays : i1
+    %is_fixed = arith.cmpi slt, %c, %fixed : index
+    %is_slot = arith.cmpi slt, %c, %slots : index
+    %selected_or_new = arith.select %is_slot, %selected_seen, %new_seen : i1
+    %seen = arith.select %is_fixed, %fixed_seen, %selected_or_new : i1
     linalg.yield %seen : i1
   }} -> {result}
   return %visible : {result}

@@ -14,6 +14,8 @@ from .lower_attention import LowerAttention
 from .lower_compact import LowerCompact
 from .lower_concat_update import LowerConcatUpdate
 from .lower_parameters import LowerParameters
+from .lower_read_row import LowerReadRow
+from .lower_ring_extend import LowerRingExtend
 from .lower_ring_update import LowerRingUpdate
 from .lower_scatter import LowerScatter
 from .lower_slots import LowerSlots
@@ -31,7 +33,9 @@ from .select_last import SelectLast
 
 
 def raise_to_kv(weights: Weights) -> list[Step]:
-    """From the torch phase to the kv phase: a module of @decode, @decode_probe and any @prefill_<N>.
+    """From the torch phase to the kv phase: a module of @decode, any @prefill_<N> and any @extend_<N>.
+
+    Each function with a past comes with another of its name and ``_probe``, at another past length.
 
     ``weights`` gives the value of a registered buffer that masks are made of.
     """
@@ -78,6 +82,8 @@ def lower_to_linalg() -> list[Step]:
         LowerCompact(),
         LowerConcatUpdate(),
         LowerRingUpdate(),
+        LowerRingExtend(),
+        LowerReadRow(),
         LowerWriteRow(),
         LowerSlots(),
         "inline",

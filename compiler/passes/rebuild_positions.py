@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from torch_mlir import ir
 
@@ -22,15 +23,17 @@ from ..diagnostics import Refusal
 from ..dialect.types import element_of, is_tensor, shape_of, vtensor
 from .batch_rows import BatchRows
 from .dead_code import erase_dead
+from .select_last import LENGTH
 from .torch_builder import TorchBuilder
 
 if TYPE_CHECKING:
     import torch
 
-PROBE = "decode_probe"
-"""The function that is decode at another past length."""
+PROBE = "_probe"
+"""The end of the name of a function that is another one at another past length."""
 
 POSITIONS = "positions"
+START = "start"
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,12 @@ class RebuildPositions:
     the cache axis; the query's position (P + c), rebuilt from ``positions``; a row of a table at that position,
     rebuilt as a lookup. Anything else is refused: a number that quietly stayed at P would be a wrong rotation.
     Position inputs of the program become ``positions`` too. Erases the probe. Relies on
-    ``kv-raise-attention``, which has dropped the masks.
+    ``kv-raise-attention``, which has dropped the masks, and on ``kv-select-last``.
+
+    A function with a past and N query tokens (extend) is one row's. It gets an argument ``start`` [], the first
+    token's position: P + c, .., P + c + N - 1 are rebuilt as the tokens' positions plus c, and N rows of a table there
+    as a lookup. One number for all the tokens is refused, since decode would have another at each. Padding stands at
+    the last real token's position, so that no lookup leaves its table.
 
     Before (P = 13)::
 
@@ -63,32 +71,36 @@ class RebuildPositions:
     def run(self, module: ir.Operation) -> None:
         """Rewrites the module."""
         found = functions(module)
-        decodes = [f for n, f in found.items() if n != PROBE and past_length(f) not in (None, 0)]
-        if len(decodes) != 1 or PROBE not in found:
-            raise Refusal(
-                module,
-                f"expected one decode function and @{PROBE}, found {len(decodes)} and "
-                f"{'one' if PROBE in found else 'none'}",
-                "specialise decode at two past lengths",
-            )
-        _Rebuild(decodes[0], found[PROBE]).run()
-        found[PROBE].erase()
-        erase_dead(decodes[0])
+        grown = {n: f for n, f in found.items() if not n.endswith(PROBE) and past_length(f) not in (None, 0)}
+        if not grown:
+            raise Refusal(module, "no function of the program has a past", "specialise decode at two past lengths")
+        for name, function in grown.items():
+            probe = found.get(f"{name}{PROBE}")
+            if probe is None:
+                raise Refusal(
+                    function,
+                    f"@{name} is there at one past length only",
+                    f"specialise it at another one too, as @{name}{PROBE}",
+                )
+            _Rebuild(function, probe).run()
+            probe.erase()
+            erase_dead(function)
 
 
 class _Rebuild:
-    def __init__(self, decode: ir.Operation, probe: ir.Operation) -> None:
-        self._decode, self._probe = decode, probe
-        self._past, self._probe_past = past_length(decode) or 0, past_length(probe) or 0
+    def __init__(self, function: ir.Operation, probe: ir.Operation) -> None:
+        self._function, self._probe = function, probe
+        self._past, self._probe_past = past_length(function) or 0, past_length(probe) or 0
         self._twin: dict[ir.Value, ir.Value] = {}
-        self._axes = Axes(decode)
-        self._rows = BatchRows(decode, self._axes)
+        self._axes = Axes(function)
+        self._rows = BatchRows(function, self._axes)
         self._evaluate = Evaluator({}, lambda name: None)
         self._evaluate_probe = Evaluator({}, lambda name: None)
         self._constants: set[ir.Value] = set()
         self._decided: set[ir.Value] = set()
         self._prefixes: list[ir.Operation] = []
         self._positions: ir.Value
+        """The position of each query token: [B] for one a row, [Q] for several of one row."""
 
     @property
     def _step(self) -> int:
@@ -97,11 +109,11 @@ class _Rebuild:
     def run(self) -> None:
         self._pair()
         self._add_positions()
-        for view in list(body(self._decode).operations):
+        for view in list(body(self._function).operations):
             self._visit(view.operation)
         self._rows.run()
-        erase_dead(self._decode)
-        alive = {view.operation for view in body(self._decode).operations}
+        erase_dead(self._function)
+        alive = {view.operation for view in body(self._function).operations}
         for op in self._prefixes:
             if op in alive:
                 self._refuse(op, f"takes as many entries of a table as there are cached tokens ('{op.name}')")
@@ -109,7 +121,7 @@ class _Rebuild:
     # --- pairing
 
     def _pair(self) -> None:
-        ours, theirs = body(self._decode), body(self._probe)
+        ours, theirs = body(self._function), body(self._probe)
         self._twin.update(zip(ours.arguments, theirs.arguments, strict=True))
         pairs = list(zip(ours.operations, theirs.operations, strict=False))
         if len(ours.operations) != len(theirs.operations):
@@ -161,16 +173,30 @@ class _Rebuild:
     # --- positions
 
     def _add_positions(self) -> None:
-        block = body(self._decode)
-        entries = argument_attributes(self._decode)
+        block = body(self._function)
+        entries = argument_attributes(self._function)
         first = block.operations[0].operation
-        self._positions = block.add_argument(vtensor([self._axes.row.size], "si64"), self._decode.location)
-        builder = TorchBuilder(first, self._decode.location)
-        rows = self._axes.row.size
-        for argument, entry in zip(list(block.arguments)[:-1], entries, strict=True):
+        builder = TorchBuilder(first, self._function.location)
+        rows, queries = self._axes.row.size, self._axes.query.size
+        own = list(block.arguments)
+        if queries == 1:
+            name = POSITIONS
+            self._positions = block.add_argument(vtensor([rows], "si64"), self._function.location)
+        else:
+            name = START
+            start = block.add_argument(vtensor([], "si64"), self._function.location)
+            length = own[[entry.get("kv.role") for entry in entries].index(LENGTH)]
+            self._positions = self._counted(builder, start, length)
+        for argument, entry in zip(own, entries, strict=True):
             if entry.get("kv.role") != "positions":
                 continue
             shape = shape_of(argument.type)
+            if queries > 1 and math.prod(shape) != queries:
+                raise Refusal(
+                    self._function,
+                    f"the positions' shape {shape} does not have one for each of {queries} tokens",
+                    "let the model take the positions as an input of shape [rows, tokens]",
+                )
             if rows == 1 or (shape and shape[0] == rows):
                 argument.replace_all_uses_with(
                     builder.cast(builder.view(self._positions, shape), element_of(argument.type))
@@ -178,9 +204,14 @@ class _Rebuild:
             else:
                 per_row = builder.view(self._positions, [rows, *shape])
                 self._rows.seed(argument, builder.cast(per_row, element_of(argument.type)))
-        set_signature(
-            self._decode, [*entries, {"kv.name": POSITIONS, "kv.role": POSITIONS}], result_attributes(self._decode)
-        )
+        set_signature(self._function, [*entries, {"kv.name": name, "kv.role": name}], result_attributes(self._function))
+
+    def _counted(self, builder: TorchBuilder, start: ir.Value, length: ir.Value) -> ir.Value:
+        """[Q]: ``start + i``, and for padding the last real token's."""
+        count = builder.arange(self._axes.query.size)
+        last = builder.view(builder.add_integer(length, -1), [1])
+        real = builder.op("torch.aten.minimum", [count, last], count.type)
+        return builder.op("torch.aten.add.Tensor", [real, builder.view(start, [1]), builder.integer(1)], count.type)
 
     # --- classification
 
@@ -248,11 +279,9 @@ class _Rebuild:
             return
         producer = owner(value)
         assert producer is not None
-        if ours.numel() == 1 == theirs.numel() and float(theirs.item()) - float(ours.item()) == self._step:
-            offset = float(ours.item()) - self._past
-            if offset.is_integer():
-                self._seed(value, int(offset), producer)
-                return
+        if (offset := self._ahead(ours, theirs)) is not None:
+            self._seed(value, offset, producer)
+            return
         differing = [v for v in tensor_operands(producer) if not self._same(v)]
         if producer.name in ("torch.aten.slice.Tensor", "torch.aten.select.int") and not differing:
             self._table(producer)
@@ -266,6 +295,18 @@ class _Rebuild:
         ours, theirs = self._values(value)
         return ours.shape == theirs.shape and bool((ours == theirs).all())
 
+    def _ahead(self, ours: torch.Tensor, theirs: torch.Tensor) -> int | None:
+        """c of constants P + c, .., P + c + Q - 1, one for each query token; None if they are no such."""
+        import torch
+
+        if ours.shape != theirs.shape or ours.numel() != self._axes.query.size:
+            return None
+        offsets = ours.flatten().double() - self._past
+        first = float(offsets[0])
+        counts_up = bool((offsets == first + torch.arange(offsets.numel())).all())
+        moves = bool((theirs.flatten().double() - ours.flatten().double() == self._step).all())
+        return int(first) if counts_up and moves and first.is_integer() else None
+
     def _seed(self, value: ir.Value, offset: int, producer: ir.Operation) -> None:
         builder = TorchBuilder(producer)
         position = builder.add_integer(self._positions, offset)
@@ -273,29 +314,31 @@ class _Rebuild:
         self._rows.seed(value, builder.cast(per_row, element_of(value.type)))
 
     def _table(self, op: ir.Operation) -> None:
-        """A row of a table at the query's position; a prefix of a table is judged by who takes a part of it."""
+        """The rows of a table at the queries' positions; a prefix of a table is judged by who takes a part of it."""
         source, result = op.operands[0], op.results[0]
         at = axis_operand(op, 1, rank_of(source))
         start = op.operands[2]
-        takes_one = op.name.endswith("select.int") or shape_of(result.type)[at] == 1
+        count = 1 if op.name.endswith("select.int") else shape_of(result.type)[at]
+        one_each = count == self._axes.query.size and (count == 1 or self._number(op.operands[4]) == 1)
         offset = self._offset(start) if self._moves(start) else None
         if not self._moves(start) and self._grows(result):
             self._prefixes.append(op)
             return
-        if offset is None or not takes_one:
+        if offset is None or not one_each:
             self._refuse(op, f"takes a part of a table by the cache's length ('{op.name}')")
         source, begin = self._whole(source, at)
         builder = TorchBuilder(op)
-        index = builder.add_integer(self._positions, (offset or 0) + begin)
+        index = builder.add_integer(self._positions, offset + begin)
         rows = self._axes.row.size
-        shape = [rows if i == at else extent for i, extent in enumerate(shape_of(source.type))]
+        shape = [rows * count if i == at else extent for i, extent in enumerate(shape_of(source.type))]
         taken = builder.op(
             "torch.aten.index_select",
             [source, builder.integer(at), index],
             vtensor(shape, element_of(source.type)),
         )
-        front = builder.permute(taken, [at, *(i for i in range(len(shape)) if i != at)])
-        self._rows.seed(result, builder.view(front, [rows, *shape_of(result.type)]))
+        # several tokens are one row's, and stay where they are
+        order = [at, *(i for i in range(len(shape)) if i != at)] if count == 1 else list(range(len(shape)))
+        self._rows.seed(result, builder.view(builder.permute(taken, order), [rows, *shape_of(result.type)]))
         self._decided.add(result)
 
     def _whole(self, table: ir.Value, at: int) -> tuple[ir.Value, int]:
@@ -307,7 +350,7 @@ class _Rebuild:
             return table, 0
         return producer.operands[0], self._number(producer.operands[2]) or 0
 
-    def _refuse(self, op: ir.Operation, what: str, origin: ir.Operation | None = None) -> None:
+    def _refuse(self, op: ir.Operation, what: str, origin: ir.Operation | None = None) -> NoReturn:
         raise Refusal(
             origin or op,
             f"the model {what}",

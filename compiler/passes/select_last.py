@@ -1,4 +1,4 @@
-"""kv-select-last: prefill computes the logits of the last real token alone."""
+"""kv-select-last: prefill and extend compute the logits of the last real token alone."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..analysis.aten import (
     tensor_operands,
 )
 from ..analysis.axes import Axes, Dims, dimension_of
+from ..analysis.caches import past_length
 from ..analysis.functions import (
     argument_attributes,
     body,
@@ -36,9 +37,9 @@ LENGTH = "length"
 
 @dataclass(frozen=True)
 class SelectLast:
-    """Gives prefill an argument ``length`` and makes its logits those of token ``length - 1``.
+    """Gives prefill and extend an argument ``length`` and makes their logits those of token ``length - 1``.
 
-    Applies to functions with an empty past and more than one token (prompts are padded on the right). The
+    Applies to functions with caches and more than one new token (which are padded on the right). The
     selection moves up through every op that treats tokens one by one and whose result nothing else uses, so that
     the last layer's feed-forward and the vocabulary product see one token: [1, N, V] is never made. A program
     that itself takes the last of its tokens has that selection replaced.
@@ -62,12 +63,7 @@ class SelectLast:
         """Rewrites the module."""
         for function in functions(module).values():
             axes = Axes(function)
-            past = [
-                shape_of(view.operation.operands[0].type)[int(ir.IntegerAttr(view.operation.attributes["axis"]).value)]
-                for view in body(function).operations
-                if view.operation.name == "kv.append"
-            ]
-            if past and past[0] == 0 and axes.query.size > 1:
+            if past_length(function) is not None and axes.query.size > 1:
                 _Narrowing(function, axes).run()
                 erase_dead(function)
 

@@ -51,6 +51,15 @@ class TorchBuilder:
         """A ``!torch.list<int>``."""
         return self.op("torch.prim.ListConstruct", [self.integer(v) for v in values], ir.Type.parse("!torch.list<int>"))
 
+    def arange(self, count: int) -> ir.Value:
+        """0 .. count - 1, [count] si64."""
+        none = self.none()
+        return self.op(
+            "torch.aten.arange.start_step",
+            [self.integer(0), self.integer(count), self.integer(1), self.integer(_SCALAR_TYPES["si64"]), *[none] * 3],
+            vtensor([count], "si64"),
+        )
+
     def tensors(self, values: Sequence[ir.Value]) -> ir.Value:
         """A ``!torch.list<vtensor>``."""
         return self.op("torch.prim.ListConstruct", values, ir.Type.parse("!torch.list<vtensor>"))

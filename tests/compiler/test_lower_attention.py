@@ -91,7 +91,10 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A configuration of the op; B, H, G query heads per KV head, Q queries, T keys, D and E features."""
+    """A configuration of the op; B, H, G query heads per KV head, Q queries, T keys, D and E features.
+
+    ``per_query``: each query has a mask of its own.
+    """
 
     b: int
     h: int
@@ -102,6 +105,7 @@ class Case:
     e: int = 16
     element: str = "f32"
     visible: bool = False
+    per_query: bool = False
     causal: bool = False
     softcap: float = 0.0
     layout: str = "heads_first"
@@ -113,7 +117,7 @@ class Case:
         shapes = {"k": [self.b, self.h, self.t, self.d], "v": [self.b, self.h, self.t, self.e]}
         stored = ", ".join(f"%{n}_stored: {tensor(layout.shape(*x), self.element)}" for n, x in shapes.items())
         lines = "\n  ".join(layout.lines(n, shape, self.element) for n, shape in shapes.items())
-        seen = [tensor([self.b, self.t], "i1")] if self.visible else []
+        seen = [tensor(self.mask_shape, "i1")] if self.visible else []
         types = [q, *(tensor(shape, self.element) for shape in shapes.values()), *seen]
         out = tensor([self.b, self.h, self.g, self.q, self.e], self.element)
         return f"""
@@ -125,15 +129,21 @@ func.func @{name}(%q: {q}, {stored}{f", %seen: {seen[0]}" if seen else ""}) -> {
   return %out : {out}
 }}"""
 
+    @property
+    def mask_shape(self) -> list[int]:
+        return [self.b, self.q, self.t] if self.per_query else [self.b, self.t]
+
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Random q, k, v and visible [B, T], with a visible key in each row."""
+        """Random q, k, v and visible, with one key that is visible to all of a row, and one that is to none."""
         random = np.random.default_rng(self.t)
         dtype = NUMPY[self.element]
         q = random.standard_normal((self.b, self.h, self.g, self.q, self.d)).astype(dtype)
         k = random.standard_normal((self.b, self.h, self.t, self.d)).astype(dtype)
         v = random.uniform(-1, 1, (self.b, self.h, self.t, self.e)).astype(dtype)
-        visible = random.random((self.b, self.t)) < 0.6
-        visible[:, self.t // 2] = True
+        visible = random.random(self.mask_shape) < 0.6
+        visible[..., self.t // 2] = True
+        if self.t > 1:
+            visible[..., 0] = False
         return q, k, v, visible
 
     def expected(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:
@@ -144,7 +154,8 @@ func.func @{name}(%q: {q}, {stored}{f", %seen: {seen[0]}" if seen else ""}) -> {
             logits = self.softcap * torch.tanh(logits / self.softcap)
         seen = torch.ones(self.b, 1, 1, self.q, self.t, dtype=torch.bool)
         if self.visible:
-            seen = seen & torch.from_numpy(visible)[:, None, None, None, :]
+            marked = torch.from_numpy(visible)
+            seen = seen & (marked[:, None, None] if self.per_query else marked[:, None, None, None])
         if self.causal:
             seen = seen & torch.ones(self.q, self.t, dtype=torch.bool).tril()
         weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), -1)
@@ -168,6 +179,10 @@ CASES = {
     "prefill_flat": Case(1, 2, 2, 20, 20, causal=True, element="f16", layout="heads_in_features"),
     "batch": Case(2, 2, 2, 11, 11, causal=True, visible=True),
     "extend": Case(2, 2, 1, 11, 21, visible=True, scale=1e-05),
+    "queries": Case(2, 2, 3, 11, 21, e=24, visible=True, per_query=True),
+    "queries_one_head": Case(1, 2, 1, 6, 20, element="bf16", visible=True, per_query=True, layout="tokens_first"),
+    "queries_odd": Case(1, 2, 1, 5, 9, visible=True, per_query=True, softcap=3.0),
+    "query": Case(2, 2, 2, 1, 16, visible=True, per_query=True),
 }
 
 
@@ -212,7 +227,8 @@ def test_equals_pytorch_whatever_stands_in_hidden_slots(program: Program, name: 
     q, k, v, visible = case.inputs()
     want = case.expected(q, k, v, visible)
     if case.visible:
-        for row, seen in enumerate(visible):
+        # what no query of a row sees
+        for row, seen in enumerate(visible.any(1) if case.per_query else visible):
             k[row, :, ~seen], v[row, :, ~seen] = np.nan, np.inf
             v[row, :, np.flatnonzero(~seen)[:1]] = np.nan
     got = program(name, q, k, v, visible)

@@ -67,6 +67,9 @@ N = 24
 SLOTTED = [Policy(2, 8, 4, 4), Policy(0, 5, 3, 1), Policy(4, 1, 0, 1)]
 UPDATES = {f"{layout}_{element}": (layout, element) for layout in LAYOUTS for element in NUMPY}
 C = 9
+M = 11
+"""The tokens of an extend, more than the ring takes."""
+RING = Policy(2, 5, 2, 1)
 
 
 def slots(policy: Policy) -> str:
@@ -100,8 +103,9 @@ def compaction_function(name: str, layout: str, element: str, policy: Policy, or
 
 
 def state_functions(name: str, layout: str, element: str) -> str:
-    """Functions that update a cache, and that write one of its rows, as a state named after them."""
+    """Functions that update a cache, extend, read and write one of its rows, as a state named after them."""
     cache = tensor(cache_shape(layout, B, C), element)
+    more = tensor(cache_shape(layout, 1, M), element)
     one, row = tensor(cache_shape(layout, B, 1), element), tensor(cache_shape(layout, 1, C), element)
     i64, i1 = tensor([B], "i64"), tensor([B], "i1")
     load, store = f'"kv.state_load"() {{state = "{name}"}} : () -> {cache}', f'{{state = "{name}"}} : ({cache}) -> ()'
@@ -112,6 +116,18 @@ func.func @update_{name}(%rows: {one}, %slots: {i64}, %active: {i1}) {{
       : ({cache}, {one}, {i64}, {i1}) -> {cache}
   "kv.state_store"(%new) {store}
   return
+}}
+func.func @extend_{name}(%rows: {more}, %row: tensor<i64>, %start: tensor<i64>, %length: tensor<i64>) {{
+  %old = {load}
+  %new = "kv.ring_extend"(%old, %rows, %row, %start, %length) {{axis = {LAYOUTS[layout][1]} : i64, {slots(RING)}}}
+      : ({cache}, {more}, tensor<i64>, tensor<i64>, tensor<i64>) -> {cache}
+  "kv.state_store"(%new) {store}
+  return
+}}
+func.func @read_{name}(%row: tensor<i64>) -> {row} {{
+  %old = {load}
+  %one = "kv.read_row"(%old, %row) : ({cache}, tensor<i64>) -> {row}
+  return %one : {row}
 }}
 func.func @write_{name}(%value: {row}, %row: tensor<i64>) {{
   %old = {load}
@@ -148,6 +164,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
         selected = f"{slots(p)}, selected = {p.topk} : i64"
         parts.append(function(f"slots_{i}", "kv.slots", [i64], i64, slots(p)))
         parts.append(function(f"visible_{i}", "kv.visible", [i64, i64], tensor([B, p.slots], "i1"), selected))
+        seen = tensor([1, M, p.slots + M], "i1")
+        one_row = ["tensor<i64>", "tensor<i64>", "tensor<1xi64>"]
+        parts.append(function(f"visible_extend_{i}", "kv.visible_extend", one_row, seen, selected))
         parts.append(function(f"count_{i}", "kv.selected_count", ["tensor<i64>"], "tensor<1xi64>", selected))
     return Program("\n".join(parts), tmp_path_factory.mktemp("ops"))
 
@@ -175,6 +194,41 @@ def test_slots_visible_and_count(program: Program, index: int) -> None:
         np.testing.assert_array_equal(program(f"visible_{index}", positions, counts).astype(bool), want)
     for length in range(1, policy.slots + 3):
         assert program(f"count_{index}", np.array(length)) == [policy.selected(length)]
+
+
+@pytest.mark.parametrize("index", range(len(SLOTTED)))
+def test_what_new_tokens_see_is_what_they_would_one_at_a_time(program: Program, index: int) -> None:
+    """The slots filled one token at a time, each token then looked up where it stands: in a slot, or among the new."""
+    policy = SLOTTED[index]
+    for start in range(3 * (policy.sink + policy.recent)):
+        for length in (1, M - 1, M):
+            n = start % (policy.topk + 1)
+            held = {policy.slot(t): policy.slot(t) for t in range(start)}
+            want = np.zeros([1, M, policy.slots + M], bool)
+            for i in range(length):
+                held[policy.slot(start + i)] = policy.slots + i
+                want[0, i, [*held.values(), *range(policy.slots - policy.topk, policy.slots - policy.topk + n)]] = True
+            got = program(f"visible_extend_{index}", np.array(start), np.array(length), np.array([n])).astype(bool)
+            np.testing.assert_array_equal(got[:, :length], want[:, :length], err_msg=f"start {start}, {length} tokens")
+            assert not got[:, :, policy.slots + length :].any()
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_ring_extend_leaves_what_one_at_a_time_would(program: Program, name: str) -> None:
+    layout, element = UPDATES[name]
+    axis = LAYOUTS[layout][1]
+    want = random(cache_shape(layout, B, C), element)
+    np.moveaxis(want, axis, 1)[1, 4] = np.nan
+    cache = program.device_array(want.copy())
+    for step, (row, start, length) in enumerate([(0, 0, 1), (2, 0, M), (0, 1, 4), (1, 7, 5), (1, 12, M), (0, 5, 6)]):
+        rows = random(cache_shape(layout, 1, M), element, step)
+        # padding is not stored
+        np.moveaxis(rows, axis, 1)[:, length:] = np.nan
+        program(f"extend_{name}", rows, np.array(row), np.array(start), np.array(length), cache)
+        for j in range(length):
+            np.moveaxis(want, axis, 1)[row, RING.slot(start + j)] = np.moveaxis(rows, axis, 1)[0, j]
+        np.testing.assert_array_equal(bits(cache.to_host()), bits(want), err_msg=f"step {step}")
+        np.testing.assert_array_equal(bits(program(f"read_{name}", np.array(row), cache)), bits(want[row : row + 1]))
 
 
 def test_a_position_far_out_has_a_slot(program: Program) -> None:

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from compiled import assert_equals_oracle
+from compiled import TOLERANCE, assert_equals_oracle, prompts_of
 from decoders import GOOD, PLAIN, REFUSED, Decoder, Refused
 
 import snapcc
@@ -13,7 +14,7 @@ from snapcc.compiler.diagnostics import Refusal
 from snapcc.compiler.dialect.policy import Policy
 from snapcc.runtime.reference import Reference
 
-OPTIONS = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3, "prompts": (48,)}
+OPTIONS = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3, "prompts": (48,), "extends": (8,)}
 
 
 @pytest.mark.parametrize("decoder", [*GOOD, PLAIN], ids=lambda d: d.name)
@@ -23,6 +24,20 @@ def test_equals_the_oracle(decoder: Decoder, tmp_path: Path) -> None:
     artifact = snapcc.compile(model, tmp_path / "out.snapcc", **OPTIONS)
     reference = Reference(decoder.program(), decoder.inputs, Policy(2, 8, 4, 4))
     assert_equals_oracle(artifact, [(1, 11, 48)], 24, reference)
+    assert_extend_equals_the_oracle(artifact, reference)
+
+
+def assert_extend_equals_the_oracle(artifact: Path, reference: Reference) -> None:
+    """Behind a short prompt and behind one with selected tokens; less than a compiled length, and several."""
+    program = snapcc.load(artifact)
+    for prompt in prompts_of((3, 40), program.spec.vocabulary):
+        program.prefill(prompt, 1)
+        reference.prefill(prompt)
+        length = len(prompt)
+        for more in prompts_of((7, 21), program.spec.vocabulary):
+            found, wanted = program.extend(more, 1, length), reference.extend(more)
+            length += len(more)
+            assert np.abs(found - wanted).max() <= TOLERANCE * max(1.0, float(np.abs(wanted).max())), length
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda d: d.name)

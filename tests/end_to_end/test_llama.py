@@ -38,7 +38,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("case", CASES)
 def test_logits_and_tokens_are_the_oracles(case: str, models: Path, tmp_path: Path) -> None:
     layers = 4 if case == "wide" else 2
-    artifact = snapcc.compile(models / f"llama{layers}", tmp_path / "out.snapcc", prompts=(16, 48), **CASES[case])
+    artifact = snapcc.compile(
+        models / f"llama{layers}", tmp_path / "out.snapcc", prompts=(16, 48), extends=(), **CASES[case]
+    )
     assert_equals_oracle(artifact, GROUPS, 24)
 
 
@@ -56,7 +58,7 @@ PRESET_CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kv", PRESET_CASES)
 def test_a_preset_equals_the_oracle(kv: str, tmp_path: Path) -> None:
     tiny_llama(tmp_path / "llama", max_position_embeddings=72)
-    options = {"batch": 3, "prompts": (48,), "target": "host", "kv": kv}
+    options = {"batch": 3, "prompts": (48,), "extends": (), "target": "host", "kv": kv}
     artifact = snapcc.compile(tmp_path / "llama", tmp_path / "out.snapcc", **options, **PRESET_CASES[kv])
     assert load_artifact(artifact).manifest.kv == kv
     assert_equals_oracle(artifact, [(5, 20, 48)], 20)
@@ -75,7 +77,7 @@ def test_full_is_the_unmodified_model_and_ends_where_it_does(tmp_path: Path) -> 
 
 def test_equals_the_unmodified_model_where_everything_fits(tmp_path: Path) -> None:
     model = tiny_llama(tmp_path / "llama")
-    options = {"sink": 2, "recent": 40, "topk": 4, "window": 4, "batch": 2, "prompts": (16,), "target": "host"}
+    options = SMALL | {"recent": 40, "batch": 2, "prompts": (16,), "extends": (), "target": "host"}
     artifact = snapcc.compile(tmp_path / "llama", tmp_path / "out.snapcc", **options)
     rows = generate(snapcc.load(artifact), prompts_of((3, 16), 256), 24)
     for row in rows:
@@ -89,7 +91,7 @@ def test_bf16_agrees_within_its_precision(tmp_path: Path) -> None:
     from snapcc.runtime.verification import compare
 
     tiny_llama(tmp_path / "llama", dtype=torch.bfloat16)
-    artifact = snapcc.compile(tmp_path / "llama", tmp_path / "out.snapcc", prompts=(48,), **CASES["small"])
+    artifact = snapcc.compile(tmp_path / "llama", tmp_path / "out.snapcc", prompts=(48,), extends=(), **CASES["small"])
     reference = oracle(load_artifact(artifact))
     for row in generate(snapcc.load(artifact), prompts_of((5, 20, 48), 256), 16):
         found = compare(row, reference, "bf16")
@@ -127,5 +129,7 @@ def test_other_families_of_the_same_shape(tmp_path: Path) -> None:
         torch.manual_seed(1)
         folder = tmp_path / family.__name__
         family(configuration(**sizes)).eval().save_pretrained(folder)
-        artifact = snapcc.compile(folder, tmp_path / f"{family.__name__}.snapcc", prompts=(48,), **CASES["small"])
+        artifact = snapcc.compile(
+            folder, tmp_path / f"{family.__name__}.snapcc", prompts=(48,), extends=(), **CASES["small"]
+        )
         assert_equals_oracle(artifact, [(5, 20, 48)], 12)

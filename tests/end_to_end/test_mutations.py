@@ -26,7 +26,16 @@ from snapcc.oracle import oracle
 from snapcc.runtime.generation import generate
 from snapcc.runtime.verification import compare
 
-OPTIONS = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3, "prompts": (48,), "target": "host"}
+OPTIONS = {
+    "sink": 2,
+    "recent": 8,
+    "topk": 4,
+    "window": 4,
+    "batch": 3,
+    "prompts": (48,),
+    "extends": (),
+    "target": "host",
+}
 
 
 def shift_slots(module: ir.Operation) -> None:

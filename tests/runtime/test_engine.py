@@ -217,6 +217,30 @@ def test_without_prefill_a_prompt_goes_through_decode(folder: Path) -> None:
         program.prefill([1, 2, 3, 4], 0)
 
 
+def test_extend_without_a_compiled_length_goes_through_decode(program: Program) -> None:
+    program.prefill([1, 2], 0)
+    np.testing.assert_array_equal(program.extend([3, 4], 0, 2), expected(10, 2))
+    np.testing.assert_array_equal(program.decode([0, 0], [4, 0], [True, False])[0], expected(9, 2))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "row", "start", "error", "message"),
+    [
+        ([], 0, 0, PromptError, "there are no more tokens"),
+        ([1, 5], 0, 0, TokenError, "token 5 is not in the vocabulary"),
+        ([1], 2, 0, RowError, "there is no row 2"),
+        ([[1]], 0, 0, ShapeError, r"more tokens must have rank 1, got shape \[1, 1\]"),
+        ([1], 0, -1, PositionError, "position -1 is negative"),
+        ([1, 1], 0, 99, PositionError, "position 100 is beyond the model's last, 99"),
+    ],
+)
+def test_extend_refuses(
+    program: Program, tokens: Any, row: int, start: int, error: type[ValueError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        program.extend(tokens, row, start)
+
+
 def test_half_precision_logits_come_as_f32(tmp_path: Path) -> None:
     build(tmp_path, "bf16", (4,))
     program = Program(tmp_path, [tmp_path / "w.safetensors"], spec("bf16", (4,)))

@@ -152,6 +152,20 @@ def test_masking_equals_a_whole_forward_under_explicit_masks(policy: Policy, pro
         np.testing.assert_allclose(reference.decode(tokens[t]), expected[t], atol=1e-5)
 
 
+@pytest.mark.parametrize("decoder", [*GOOD, PLAIN], ids=lambda d: d.name)
+def test_extend_equals_decoding_one_at_a_time(decoder: Decoder) -> None:
+    together, one_by_one = (Reference(decoder.program(), decoder.inputs, SMALL) for _ in range(2))
+    tokens = tokens_for(decoder.vocabulary, 46)
+    for prompt, more in ((1, 12), (9, 3), (20, 25)):
+        for model in (together, one_by_one):
+            model.prefill(tokens[:prompt])
+        found = together.extend(tokens[prompt : prompt + more])
+        for token in tokens[prompt : prompt + more]:
+            expected = one_by_one.decode(token)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(together.decode(tokens[-1]), one_by_one.decode(tokens[-1]), atol=1e-5)
+
+
 def test_prefill_starts_anew() -> None:
     reference = Reference(PLAIN.program(), PLAIN.inputs, SMALL)
     tokens = tokens_for(61, 40)

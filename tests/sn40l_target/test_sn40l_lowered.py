@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from decoders import PLAIN
 from lowered import parse
 from static_program import Shapes, program
 from torch_mlir import ir
 
+import snapcc
 from snapcc.compiler.dialect.policy import Policy
 from snapcc.compiler.passes import manager
 from snapcc.compiler.passes.pipelines import lower_to_linalg
@@ -48,6 +52,17 @@ def test_the_loop_of_prefills_attention_has_scratch_for_one_block_of_queries() -
     scores = 4 * shapes.h * shapes.g * 128 * 300
     assert len(scratch) == shapes.layers
     assert all(2 * scores <= bytes_ <= 3 * scores for bytes_ in scratch)
+
+
+def test_extend_copies_no_cache(tmp_path: Path) -> None:
+    """It reads one row of each, joined with the new tokens, and writes in place."""
+    parts = {"sink": 2, "recent": 6, "topk": 4, "window": 3, "batch": 3, "prompts": (24,), "extends": (5, 200)}
+    text = snapcc.compile(PLAIN.program(), tmp_path / "out.mlir", compile_to="linalg", **parts).read_text()
+    module = parse(text)
+    found = plan(module)
+    assert check(module, found) == []
+    assert {"extend_5", "extend_200"} < set(found.functions)
+    assert [c for c in found.copies if c.source.startswith("state:") or c.target.startswith("state:")] == []
 
 
 def test_a_lowered_decoder_is_planned_where_sram_is_short() -> None:

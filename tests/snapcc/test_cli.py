@@ -33,7 +33,7 @@ def test_compile_is_the_default_command(asked: list[tuple[str, Options]]) -> Non
 def test_every_option_arrives(asked: list[tuple[str, Options]]) -> None:
     arguments = (
         "folder -o out.snapcc --target host --slots 14 --sink 2 --recent 8 --topk 4 --obs-window 4 --pool max:7 "
-        "--score all --kv snapkv --room 4 --batch 3 --prompt 40,20 --dtype bf16 --device vulkan "
+        "--score all --kv snapkv --room 4 --batch 3 --prompt 40,20 --extend 8,4 --dtype bf16 --device vulkan "
         "--input tokens=ids,positions=where --causal-mask m1 --causal-mask m2 --compile-to kv "
         "--dump-compilation-phases-to dumps --mlir-timing"
     )
@@ -42,12 +42,19 @@ def test_every_option_arrives(asked: list[tuple[str, Options]]) -> None:
     assert model == "folder"
     assert options.wishes == Wishes(14, 2, 8, 4, 4, "max", 7, "all", "snapkv", 4)
     assert (options.output, options.target, options.batch) == (Path("out.snapcc"), "host", 3)
-    assert (options.prompts, options.dtype, options.device) == ((40, 20), "bf16", "vulkan")
+    assert (options.prompts, options.extends) == ((40, 20), (8, 4))
+    assert (options.dtype, options.device) == ("bf16", "vulkan")
     assert options.inputs == {"tokens": "ids", "positions": "where"}
     assert options.causal_masks == ("m1", "m2")
     assert (options.compile_to, options.dump_to) == ("kv", Path("dumps"))
     assert options.instrumentation is not None
     assert options.instrumentation.timing
+
+
+def test_no_extend_can_be_asked_for(asked: list[tuple[str, Options]]) -> None:
+    assert cli.main(["model.pt", "--extend", "0"]) == 0
+    assert cli.main(["model.pt"]) == 0
+    assert [options.extends for _, options in asked] == [(), None]
 
 
 def test_the_help_tells_every_preset(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,6 +89,7 @@ def test_the_phases_files() -> None:
         ("model.pt --recent 0", "argument --recent: a whole number of at least 1 is needed, got '0'"),
         ("model.pt --batch many", "argument --batch: a whole number of at least 1 is needed, got 'many'"),
         ("model.pt --prompt 128,x", "argument --prompt: a whole number of at least 1 is needed, got 'x'"),
+        ("model.pt --extend 0,8", "argument --extend: a whole number of at least 1 is needed, got '0'"),
         ("model.pt --pool median:3", "argument --pool: the pooling is avg:SIZE, max:SIZE or none, got 'median:3'"),
         ("model.pt --pool none:3", "the pooling is avg:SIZE, max:SIZE or none"),
         ("model.pt --input words=ids", "argument --input: tokens=NAME,positions=NAME is needed, got 'words=ids'"),

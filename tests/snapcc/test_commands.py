@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from torch import Tensor, nn
+from torch.export import Dim
 
 import snapcc
 from snapcc import cli
@@ -54,6 +56,7 @@ def test_the_artifact_has_what_it_says(folder: Path) -> None:
         "manifest.json",
         "decode.vmfb",
         "prefill_20.vmfb",
+        "extend_20.vmfb",
         "program.pt2",
         "weights.safetensors",
         "plan.json",
@@ -219,6 +222,7 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"slots": 14, "sink": 2, "recent": 8, "topk": 4, "window": 4}
     assert content["policy"] == sizes | {"pool": "avg", "pool_size": 5, "score": "candidates"}
     assert content["prompts"] == [{"length": 20, "selected": 4}]
+    assert content["extends"] == [20]
     assert list(content["phases"]) == list(FILES)
     assert content["cache_bytes"] * content["max_positions"] == content["full_cache_bytes"] * 14
     plan = Plan.from_json((folder / "model.snapcc" / "plan.json").read_text())
@@ -226,6 +230,7 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "inspect", folder / "model.snapcc")
     assert "slots      14 = sink 2 + recent 8 + selected 4 (window 4, pooling avg:5, scores over candidates)" in output
     assert re.search(r"4 of 3x14x8xf32, slots along axis 1, 1,344 bytes each \(\w+ to \w+\)", output)
+    assert "extend     20\n" in output
     assert "@decode(tokens: 3xi64, positions: 3xi64, active: 3xi1) -> " in output
 
 
@@ -248,6 +253,45 @@ def test_a_program_for_one_query_token_only_decodes(tmp_path: Path, capsys: pyte
     assert "through decode, token by token; nothing is selected" in run(capsys, "inspect", artifact)[1]
     status, _, errors = run(capsys, tmp_path / "one.pt", *options.split(), "--prompt", 20, "--quiet")
     assert (status, "--prompt was given, but the program has no prefill" in errors) == (2, True)
+    status, _, errors = run(capsys, tmp_path / "one.pt", *options.split(), "--extend", 20, "--quiet")
+    assert (status, "--extend was given, but the program decodes only" in errors) == (2, True)
+    program = snapcc.load(artifact)
+    program.prefill(tokens := [1, 2, 3, 4], 0)
+    found = program.extend([5, 6, 7], 0, 4)
+    assert abs(found - snapcc.load(artifact).prefill([*tokens, 5, 6, 7], 0)).max() < 1e-4
+
+
+class OnePlace(nn.Module):
+    """Adds the first new token's place to every new token: decode and a prompt are fine, extend would not be decode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places, self.head = nn.Embedding(32, 8), nn.Embedding(128, 8), nn.Linear(8, 32)
+
+    def forward(self, ids: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        past = k.shape[1]
+        x = self.tokens(ids) + self.places.weight[past : past + 1]
+        k = torch.cat((k, x), 1)
+        hidden = torch.ones(k.shape[1], k.shape[1], dtype=torch.bool).triu(1)[past:]
+        return self.head((x @ k.mT).masked_fill(hidden, float("-inf")).softmax(-1) @ k), k
+
+
+def test_extend_is_left_to_decode_where_it_would_not_equal_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, query, past = Dim("rows", min=1, max=8), Dim("query", min=1, max=64), Dim("past", min=0, max=100)
+    example = (torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 5, 8))
+    program = torch.export.export(OnePlace(), example, dynamic_shapes=({0: rows, 1: query}, {0: rows, 1: past}))
+    torch.export.save(program, tmp_path / "one.pt")
+    options = f"--sink 2 --recent 8 --topk 4 --prompt 20 --compile-to static -o {tmp_path}/out.mlir".split()
+    status, _, errors = run(capsys, tmp_path / "one.pt", *options)
+    why = "the model takes a part of a table by the cache's length"
+    assert status == 0
+    assert re.search(rf"extend goes through decode, token by token: .*test_commands.py:\d+:\d+: error: {why}", errors)
+    assert "@prefill_20" in (tmp_path / "out.mlir").read_text()
+    assert "@extend" not in (tmp_path / "out.mlir").read_text()
+    status, _, errors = run(capsys, tmp_path / "one.pt", *options, "--extend", "8", "--quiet")
+    assert (status, why in errors) == (1, True)
 
 
 def test_full_takes_a_program_to_its_last_position(tmp_path: Path) -> None:

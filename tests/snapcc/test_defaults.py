@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from snapcc.arguments import UsageError
 from snapcc.compiler.dialect.policy import Policy
-from snapcc.defaults import Wishes, choose_policy, choose_prompts
+from snapcc.defaults import Wishes, choose_extends, choose_policy, choose_prompts
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,19 @@ def test_prompts() -> None:
     for asked in (0, 600):
         with pytest.raises(UsageError, match=f"must lie in 1 to 512, which the program can take, got {asked}"):
             choose_prompts((asked,), 16, 512)
+
+
+def test_extends() -> None:
+    assert choose_extends(None, (128, 1024), 512) == (128,)
+    assert choose_extends(None, (40,), 512) == (40,)
+    assert choose_extends(None, (40,), 24) == (24,)
+    assert choose_extends(None, (40,), 1) == choose_extends(None, (1,), 64) == choose_extends((), (40,), 0) == ()
+    assert choose_extends((64, 8, 8), (40,), 64) == (8, 64)
+    for asked in (1, 65):
+        with pytest.raises(UsageError, match=f"must lie in 2 to 64, which the program can take .+, got {asked}"):
+            choose_extends((asked,), (40,), 64)
+    with pytest.raises(UsageError, match="choose fewer slots, or --extend 0"):
+        choose_extends((8,), (40,), 1)
 
 
 def test_the_policy_of_the_paper_is_one_of_them() -> None:

@@ -37,6 +37,24 @@ func.func @builtin(%q: tensor<3x2x2x1x16xbf16>, %k: tensor<3x2x14x16xbf16>, %v: 
 
 // -----
 
+// A mask for each of five queries.
+// CHECK-LABEL: func.func @extend(
+// CHECK: "kv.attention"(%arg0, %arg1, %arg1, %arg2) {{.+}} : (tensor<1x2x2x5x16xf32>, tensor<1x2x19x16xf32>, tensor<1x2x19x16xf32>, tensor<1x5x19xi1>) -> tensor<1x2x2x5x16xf32>
+func.func @extend(%q: tensor<1x2x2x5x16xf32>, %k: tensor<1x2x19x16xf32>, %visible: tensor<1x5x19xi1>) -> tensor<1x2x2x5x16xf32> {
+  %0 = "kv.attention"(%q, %k, %k, %visible) {causal = 0 : i64, scale = 2.500000e-01 : f64, softcap = 0.000000e+00 : f64} : (tensor<1x2x2x5x16xf32>, tensor<1x2x19x16xf32>, tensor<1x2x19x16xf32>, tensor<1x5x19xi1>) -> tensor<1x2x2x5x16xf32>
+  return %0 : tensor<1x2x2x5x16xf32>
+}
+
+// -----
+
+// REFUSED: attention.mlir:[[# @LINE + 2]]:8: error: 'kv.attention' op visible's shape must be [B, Q, T]: expected [1, 5, 19], got [1, 4, 19]
+func.func @visible_of_other_queries(%q: tensor<1x2x2x5x16xf32>, %k: tensor<1x2x19x16xf32>, %visible: tensor<1x4x19xi1>) -> tensor<1x2x2x5x16xf32> {
+  %0 = "kv.attention"(%q, %k, %k, %visible) {causal = 0 : i64, scale = 2.500000e-01 : f64, softcap = 0.000000e+00 : f64} : (tensor<1x2x2x5x16xf32>, tensor<1x2x19x16xf32>, tensor<1x2x19x16xf32>, tensor<1x4x19xi1>) -> tensor<1x2x2x5x16xf32>
+  return %0 : tensor<1x2x2x5x16xf32>
+}
+
+// -----
+
 // REFUSED: attention.mlir:[[# @LINE + 2]]:8: error: 'kv.attention' op q, k, v must have ranks 5, 4, 4, got 4, 4, 4
 func.func @ungrouped(%q: !torch.vtensor<[3,4,1,16],f32>, %k: !torch.vtensor<[3,2,14,16],f32>, %v: !torch.vtensor<[3,2,14,16],f32>) -> !torch.vtensor<[3,4,1,16],f32> {
   %0 = "kv.attention"(%q, %k, %v) {causal = 0 : i64, scale = 2.500000e-01 : f64, softcap = 0.000000e+00 : f64} : (!torch.vtensor<[3,4,1,16],f32>, !torch.vtensor<[3,2,14,16],f32>, !torch.vtensor<[3,2,14,16],f32>) -> !torch.vtensor<[3,4,1,16],f32>

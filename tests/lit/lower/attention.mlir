@@ -125,3 +125,16 @@ func.func @twice(%q: tensor<1x2x1x20x16xf32>, %k: tensor<1x2x20x16xf32>, %v: ten
   %1 = "kv.attention"(%0, %k, %v) {causal = 1 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x1x20x16xf32>, tensor<1x2x20x16xf32>, tensor<1x2x20x16xf32>) -> tensor<1x2x1x20x16xf32>
   return %1 : tensor<1x2x1x20x16xf32>
 }
+
+// -----
+
+// A mask for each query: the two query heads are one row axis, the tokens the other.
+// CHECK-LABEL: func.func @extend(
+// CHECK: linalg.generic {{.+}}ins(%{{.+}}, %arg2 : tensor<1x2x5x2x19xf32>, tensor<1x5x19xi1>)
+// CHECK: arith.maximumf
+// CHECK: arith.select
+// CHECK-NOT: kv.
+func.func @extend(%q: tensor<1x2x2x5x16xf32>, %k: tensor<1x2x19x16xf32>, %visible: tensor<1x5x19xi1>) -> tensor<1x2x2x5x16xf32> {
+  %0 = "kv.attention"(%q, %k, %k, %visible) {causal = 0 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x2x5x16xf32>, tensor<1x2x19x16xf32>, tensor<1x2x19x16xf32>, tensor<1x5x19xi1>) -> tensor<1x2x2x5x16xf32>
+  return %0 : tensor<1x2x2x5x16xf32>
+}

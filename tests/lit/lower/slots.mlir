@@ -2,7 +2,7 @@
 // RUN: snapcc-opt %s --pass-pipeline='builtin.module(kv-lower-slots,inline,symbol-dce)' --mlir-print-debuginfo | filecheck %s
 
 // Equal ops share a function.
-// CALL-COUNT-3: func.func private @kv_
+// CALL-COUNT-4: func.func private @kv_
 // CALL-NOT: func.func private
 // CALL-LABEL: func.func @slots(
 // CALL: call @[[SLOTS:kv_slots_[0-9a-f]+]](%arg0) : (tensor<3xi64>) -> tensor<3xi64>
@@ -31,6 +31,16 @@ func.func @slots(%positions: tensor<3xi64>) -> tensor<3xi64> {
 func.func @visible(%positions: tensor<3xi64>, %count: tensor<3xi64>) -> tensor<3x14xi1> {
   %0 = "kv.visible"(%positions, %count) {sink = 2 : i64, ring = 8 : i64, selected = 4 : i64} : (tensor<3xi64>, tensor<3xi64>) -> tensor<3x14xi1>
   return %0 : tensor<3x14xi1>
+}
+
+// CHECK-LABEL: func.func @visible_extend(
+// CHECK: linalg.generic
+// CHECK: arith.remsi
+// CHECK-NOT: kv.
+// CHECK: return %{{.+}} : tensor<1x5x19xi1>
+func.func @visible_extend(%start: tensor<i64>, %length: tensor<i64>, %count: tensor<1xi64>) -> tensor<1x5x19xi1> {
+  %0 = "kv.visible_extend"(%start, %length, %count) {sink = 2 : i64, ring = 8 : i64, selected = 4 : i64} : (tensor<i64>, tensor<i64>, tensor<1xi64>) -> tensor<1x5x19xi1>
+  return %0 : tensor<1x5x19xi1>
 }
 
 // The inlined ops stand at the user's line.

@@ -113,3 +113,109 @@ func.func @decode_probe(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.r
   %k = "kv.append"(%pk, %y) {axis = 1 : i64} : (!torch.vtensor<[2,40,4],f32>, !torch.vtensor<[2,1,4],f32>) -> !torch.vtensor<[2,41,4],f32>
   return %y, %k : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,41,4],f32>
 }
+
+// -----
+
+// Several tokens of one row: their positions count up from a start, and a padded one stands where the last real one does.
+
+// CHECK-LABEL: func.func @extend_3(
+// CHECK-SAME: %[[L:arg3]]: !torch.vtensor<[],si64> {kv.name = "length", kv.role = "length"}, %[[S:arg4]]: !torch.vtensor<[],si64> {kv.name = "start", kv.role = "start"}
+// CHECK: %[[I:.+]] = torch.aten.arange.start_step {{.+}} -> !torch.vtensor<[3],si64>
+// CHECK: %[[LAST:.+]] = torch.aten.add.Scalar %[[L]]
+// CHECK: %[[REAL:.+]] = torch.aten.minimum %[[I]], %{{.+}} -> !torch.vtensor<[3],si64>
+// CHECK: %[[P:.+]] = torch.aten.add.Tensor %[[REAL]], %{{.+}} -> !torch.vtensor<[3],si64>
+// CHECK: torch.aten.embedding %arg1, %{{.+}} -> !torch.vtensor<[3,4],f32>
+// CHECK: torch.aten.index_select %arg1, %{{.+}}, %[[P]] : {{.+}} -> !torch.vtensor<[3,4],f32>
+// CHECK-NOT: torch.aten.slice
+// CHECK-NOT: @extend_3_probe
+func.func @extend_3(%tokens: !torch.vtensor<[1,3],si64> {kv.name = "t", kv.role = "tokens"}, %w: !torch.vtensor<[64,4],f32> {kv.name = "w", kv.role = "other"}, %pk: !torch.vtensor<[1,13,4],f32> {kv.name = "k", kv.role = "cache"}, %length: !torch.vtensor<[],si64> {kv.name = "length", kv.role = "length"}) -> (!torch.vtensor<[1,3,4],f32> {kv.name = "logits"}, !torch.vtensor<[1,16,4],f32> {kv.name = "k"}) {
+  %pad = torch.constant.int -1
+  %no = torch.constant.bool false
+  %x = torch.aten.embedding %w, %tokens, %pad, %no, %no : !torch.vtensor<[64,4],f32>, !torch.vtensor<[1,3],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[1,3,4],f32>
+  %int0 = torch.constant.int 0
+  %int1 = torch.constant.int 1
+  %first = torch.constant.int 13
+  %end = torch.constant.int 16
+  %none = torch.constant.none
+  %p = torch.aten.arange.start_step %first, %end, %int1, %none, %none, %none, %none : !torch.int, !torch.int, !torch.int, !torch.none, !torch.none, !torch.none, !torch.none -> !torch.vtensor<[3],si64>
+  %e = torch.aten.embedding %w, %p, %pad, %no, %no : !torch.vtensor<[64,4],f32>, !torch.vtensor<[3],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[3,4],f32>
+  %r = torch.aten.slice.Tensor %w, %int0, %first, %end, %int1 : !torch.vtensor<[64,4],f32>, !torch.int, !torch.int, !torch.int, !torch.int -> !torch.vtensor<[3,4],f32>
+  %y0 = torch.aten.add.Tensor %x, %e, %int1 : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[3,4],f32>, !torch.int -> !torch.vtensor<[1,3,4],f32>
+  %y = torch.aten.mul.Tensor %y0, %r : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[3,4],f32> -> !torch.vtensor<[1,3,4],f32>
+  %k = "kv.append"(%pk, %y) {axis = 1 : i64} : (!torch.vtensor<[1,13,4],f32>, !torch.vtensor<[1,3,4],f32>) -> !torch.vtensor<[1,16,4],f32>
+  return %y, %k : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[1,16,4],f32>
+}
+func.func @extend_3_probe(%tokens: !torch.vtensor<[1,3],si64> {kv.name = "t", kv.role = "tokens"}, %w: !torch.vtensor<[64,4],f32> {kv.name = "w", kv.role = "other"}, %pk: !torch.vtensor<[1,40,4],f32> {kv.name = "k", kv.role = "cache"}, %length: !torch.vtensor<[],si64> {kv.name = "length", kv.role = "length"}) -> (!torch.vtensor<[1,3,4],f32> {kv.name = "logits"}, !torch.vtensor<[1,43,4],f32> {kv.name = "k"}) {
+  %pad = torch.constant.int -1
+  %no = torch.constant.bool false
+  %x = torch.aten.embedding %w, %tokens, %pad, %no, %no : !torch.vtensor<[64,4],f32>, !torch.vtensor<[1,3],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[1,3,4],f32>
+  %int0 = torch.constant.int 0
+  %int1 = torch.constant.int 1
+  %first = torch.constant.int 40
+  %end = torch.constant.int 43
+  %none = torch.constant.none
+  %p = torch.aten.arange.start_step %first, %end, %int1, %none, %none, %none, %none : !torch.int, !torch.int, !torch.int, !torch.none, !torch.none, !torch.none, !torch.none -> !torch.vtensor<[3],si64>
+  %e = torch.aten.embedding %w, %p, %pad, %no, %no : !torch.vtensor<[64,4],f32>, !torch.vtensor<[3],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[3,4],f32>
+  %r = torch.aten.slice.Tensor %w, %int0, %first, %end, %int1 : !torch.vtensor<[64,4],f32>, !torch.int, !torch.int, !torch.int, !torch.int -> !torch.vtensor<[3,4],f32>
+  %y0 = torch.aten.add.Tensor %x, %e, %int1 : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[3,4],f32>, !torch.int -> !torch.vtensor<[1,3,4],f32>
+  %y = torch.aten.mul.Tensor %y0, %r : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[3,4],f32> -> !torch.vtensor<[1,3,4],f32>
+  %k = "kv.append"(%pk, %y) {axis = 1 : i64} : (!torch.vtensor<[1,40,4],f32>, !torch.vtensor<[1,3,4],f32>) -> !torch.vtensor<[1,43,4],f32>
+  return %y, %k : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[1,43,4],f32>
+}
+
+// -----
+
+// One number for all new tokens, which decode would have anew for each.
+
+// REFUSED: table.py:9:7: error: the model takes a part of a table by the cache's length ('torch.aten.slice.Tensor'); in fixed slots a row's length is not the cache's: derive it from a position input, or let only positions, masks and extents depend on the length
+func.func @extend_3(%tokens: !torch.vtensor<[1,3],si64> {kv.name = "t", kv.role = "tokens"}, %w: !torch.vtensor<[64,4],f32> {kv.name = "w", kv.role = "other"}, %pk: !torch.vtensor<[1,13,4],f32> {kv.name = "k", kv.role = "cache"}, %length: !torch.vtensor<[],si64> {kv.name = "length", kv.role = "length"}) -> (!torch.vtensor<[1,3,4],f32> {kv.name = "logits"}, !torch.vtensor<[1,16,4],f32> {kv.name = "k"}) {
+  %pad = torch.constant.int -1
+  %no = torch.constant.bool false
+  %x = torch.aten.embedding %w, %tokens, %pad, %no, %no : !torch.vtensor<[64,4],f32>, !torch.vtensor<[1,3],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[1,3,4],f32>
+  %int0 = torch.constant.int 0
+  %int1 = torch.constant.int 1
+  %first = torch.constant.int 13
+  %end = torch.constant.int 16
+  %none = torch.constant.none
+  %next = torch.constant.int 14
+  %r = torch.aten.slice.Tensor %w, %int0, %first, %next, %int1 : !torch.vtensor<[64,4],f32>, !torch.int, !torch.int, !torch.int, !torch.int -> !torch.vtensor<[1,4],f32> loc("table.py":9:7)
+  %y = torch.aten.mul.Tensor %x, %r : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[1,4],f32> -> !torch.vtensor<[1,3,4],f32>
+  %k = "kv.append"(%pk, %y) {axis = 1 : i64} : (!torch.vtensor<[1,13,4],f32>, !torch.vtensor<[1,3,4],f32>) -> !torch.vtensor<[1,16,4],f32>
+  return %y, %k : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[1,16,4],f32>
+}
+func.func @extend_3_probe(%tokens: !torch.vtensor<[1,3],si64> {kv.name = "t", kv.role = "tokens"}, %w: !torch.vtensor<[64,4],f32> {kv.name = "w", kv.role = "other"}, %pk: !torch.vtensor<[1,40,4],f32> {kv.name = "k", kv.role = "cache"}, %length: !torch.vtensor<[],si64> {kv.name = "length", kv.role = "length"}) -> (!torch.vtensor<[1,3,4],f32> {kv.name = "logits"}, !torch.vtensor<[1,43,4],f32> {kv.name = "k"}) {
+  %pad = torch.constant.int -1
+  %no = torch.constant.bool false
+  %x = torch.aten.embedding %w, %tokens, %pad, %no, %no : !torch.vtensor<[64,4],f32>, !torch.vtensor<[1,3],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[1,3,4],f32>
+  %int0 = torch.constant.int 0
+  %int1 = torch.constant.int 1
+  %first = torch.constant.int 40
+  %end = torch.constant.int 43
+  %none = torch.constant.none
+  %next = torch.constant.int 41
+  %r = torch.aten.slice.Tensor %w, %int0, %first, %next, %int1 : !torch.vtensor<[64,4],f32>, !torch.int, !torch.int, !torch.int, !torch.int -> !torch.vtensor<[1,4],f32> loc("table.py":9:7)
+  %y = torch.aten.mul.Tensor %x, %r : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[1,4],f32> -> !torch.vtensor<[1,3,4],f32>
+  %k = "kv.append"(%pk, %y) {axis = 1 : i64} : (!torch.vtensor<[1,40,4],f32>, !torch.vtensor<[1,3,4],f32>) -> !torch.vtensor<[1,43,4],f32>
+  return %y, %k : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[1,43,4],f32>
+}
+
+// -----
+
+// REFUSED: error: @extend_3 is there at one past length only; specialise it at another one too, as @extend_3_probe
+func.func @extend_3(%tokens: !torch.vtensor<[1,3],si64> {kv.name = "t", kv.role = "tokens"}, %w: !torch.vtensor<[64,4],f32> {kv.name = "w", kv.role = "other"}, %pk: !torch.vtensor<[1,13,4],f32> {kv.name = "k", kv.role = "cache"}, %length: !torch.vtensor<[],si64> {kv.name = "length", kv.role = "length"}) -> (!torch.vtensor<[1,3,4],f32> {kv.name = "logits"}, !torch.vtensor<[1,16,4],f32> {kv.name = "k"}) {
+  %pad = torch.constant.int -1
+  %no = torch.constant.bool false
+  %x = torch.aten.embedding %w, %tokens, %pad, %no, %no : !torch.vtensor<[64,4],f32>, !torch.vtensor<[1,3],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[1,3,4],f32>
+  %int0 = torch.constant.int 0
+  %int1 = torch.constant.int 1
+  %first = torch.constant.int 13
+  %end = torch.constant.int 16
+  %none = torch.constant.none
+  %p = torch.aten.arange.start_step %first, %end, %int1, %none, %none, %none, %none : !torch.int, !torch.int, !torch.int, !torch.none, !torch.none, !torch.none, !torch.none -> !torch.vtensor<[3],si64>
+  %e = torch.aten.embedding %w, %p, %pad, %no, %no : !torch.vtensor<[64,4],f32>, !torch.vtensor<[3],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[3,4],f32>
+  %r = torch.aten.slice.Tensor %w, %int0, %first, %end, %int1 : !torch.vtensor<[64,4],f32>, !torch.int, !torch.int, !torch.int, !torch.int -> !torch.vtensor<[3,4],f32>
+  %y0 = torch.aten.add.Tensor %x, %e, %int1 : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[3,4],f32>, !torch.int -> !torch.vtensor<[1,3,4],f32>
+  %y = torch.aten.mul.Tensor %y0, %r : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[3,4],f32> -> !torch.vtensor<[1,3,4],f32>
+  %k = "kv.append"(%pk, %y) {axis = 1 : i64} : (!torch.vtensor<[1,13,4],f32>, !torch.vtensor<[1,3,4],f32>) -> !torch.vtensor<[1,16,4],f32>
+  return %y, %k : !torch.vtensor<[1,3,4],f32>, !torch.vtensor<[1,16,4],f32>
+}

@@ -44,6 +44,22 @@ func.func @own_last(%tokens: !torch.vtensor<[1,8],si64> {kv.name = "t", kv.role 
   return %last, %k : !torch.vtensor<[1,4],f32>, !torch.vtensor<[1,8,4],f32>
 }
 
+// The same behind a past.
+
+// CHECK-LABEL: func.func @extend_8(
+// CHECK-SAME: %[[L:arg3]]: !torch.vtensor<[],si64> {kv.name = "length", kv.role = "length"}
+// CHECK-NOT: torch.aten.select.int
+// CHECK: torch.aten.index_select %{{.+}} -> !torch.vtensor<[1,1,4],f32>
+func.func @extend_8(%tokens: !torch.vtensor<[1,8],si64> {kv.name = "t", kv.role = "tokens"}, %w: !torch.vtensor<[9,4],f32> {kv.name = "w", kv.role = "other"}, %pk: !torch.vtensor<[1,13,4],f32> {kv.name = "k", kv.role = "cache"}) -> (!torch.vtensor<[1,4],f32> {kv.name = "logits"}, !torch.vtensor<[1,21,4],f32> {kv.name = "k"}) {
+  %int-1 = torch.constant.int -1
+  %int1 = torch.constant.int 1
+  %false = torch.constant.bool false
+  %x = torch.aten.embedding %w, %tokens, %int-1, %false, %false : !torch.vtensor<[9,4],f32>, !torch.vtensor<[1,8],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[1,8,4],f32>
+  %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[1,13,4],f32>, !torch.vtensor<[1,8,4],f32>) -> !torch.vtensor<[1,21,4],f32>
+  %last = torch.aten.select.int %x, %int1, %int-1 : !torch.vtensor<[1,8,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[1,4],f32>
+  return %last, %k : !torch.vtensor<[1,4],f32>, !torch.vtensor<[1,21,4],f32>
+}
+
 // Decode has one token and is left alone.
 
 // CHECK-LABEL: func.func @decode(
