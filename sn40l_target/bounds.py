@@ -8,7 +8,7 @@ from math import prod
 
 from torch_mlir import ir
 
-from .errors import ProgramError, place
+from .errors import ProgramError
 
 DYNAMIC = ir.ShapedType.get_dynamic_size()
 
@@ -29,7 +29,7 @@ def element_bytes(type_: ir.Type) -> int:
         return -(-int(type_.width) // 8)
     if isinstance(type_, ir.ComplexType):
         return 2 * element_bytes(type_.element_type)
-    raise ProgramError(f"elements of type {type_} have no size in memory")
+    raise ProgramError(None, f"elements of type {type_} have no size in memory")
 
 
 def shape(value: ir.Value) -> tuple[int, ...]:
@@ -102,8 +102,9 @@ def _unbounded(value: ir.Value, dimension: int) -> ProgramError:
     op = _definition(value)
     what = f"the result of '{op.name}'" if op is not None else "a block argument"
     return ProgramError(
-        f"{place(value.location)}: extent {dimension} of {what}, {value.type}, has no static bound; "
-        "a plan needs one: give it a size from constants, loop bounds and their sums, products and minima"
+        value.location,
+        f"extent {dimension} of {what}, {value.type}, has no static bound; "
+        "a plan needs one: give it a size from constants, loop bounds and their sums, products and minima",
     )
 
 
@@ -151,8 +152,9 @@ def interval(value: ir.Value) -> Interval:
         return Interval(0, extent)
     what = f"'{op.name}'" if op is not None else "a block argument"
     raise ProgramError(
-        f"{place(value.location)}: {what} is the size of a tensor and has no static bound; a plan needs one: "
-        f"constants, loop bounds, and {', '.join([*_BINARY, *_SAME])} of them have"
+        value.location,
+        f"{what} is the size of a tensor and has no static bound; a plan needs one: "
+        f"constants, loop bounds, and {', '.join([*_BINARY, *_SAME])} of them have",
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
+from snapcc.compiler.dialect.locations import LocatedError, source_line
 
-class ProgramError(ValueError):
+
+class ProgramError(LocatedError):
     """A program that cannot be planned: not the linalg phase's form, or a size that is not known."""
 
 
@@ -18,19 +20,5 @@ class PlanError(RuntimeError):
 
 
 def place(location: ir.Location) -> str:
-    """``file:line`` of a location's innermost frame outside PyTorch, or of its innermost; "?" where none is known."""
-    frames = _frames(location)
-    own = [f for f in frames if "/torch/" not in f.filename]
-    return next((f"{f.filename}:{f.start_line}" for f in own or frames), "?")
-
-
-def _frames(location: ir.Location) -> list[ir.FileLineColLoc]:
-    if isinstance(location, ir.FileLineColLoc):
-        return [location]
-    if isinstance(location, ir.CallSiteLoc):
-        return _frames(location.callee) + _frames(location.caller)
-    if isinstance(location, ir.NameLoc):
-        return _frames(location.child_loc)
-    if isinstance(location, ir.FusedLoc):
-        return [frame for inner in location.locations for frame in _frames(inner)]
-    return []
+    """``file:line`` of a location in the model's own source; "?" where none is known."""
+    return source_line(location).rpartition(":")[0] or "?"

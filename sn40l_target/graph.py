@@ -77,11 +77,12 @@ def read_program(module: ir.Module | ir.Operation, legal: Legal) -> Program:
             other = shared.setdefault(buffer.name, buffer)
             if (other.kind, other.bytes) != (buffer.kind, buffer.bytes):
                 raise ProgramError(
-                    f"{buffer.location}: {buffer.name!r} is a {buffer.kind} of {buffer.bytes} bytes in "
-                    f"{function.name} and a {other.kind} of {other.bytes} bytes in another function"
+                    op.operation.location,
+                    f"{buffer.name!r}, made at {buffer.location}, is a {buffer.kind} of {buffer.bytes} bytes in "
+                    f"{function.name} and a {other.kind} of {other.bytes} bytes in another function",
                 )
     if not functions:
-        raise ProgramError("the module has no function to plan")
+        raise ProgramError(None, "the module has no function to plan")
     return Program(functions, shared)
 
 
@@ -89,9 +90,7 @@ def _function(op: ir.Operation, legal: Legal) -> Function:
     name = str(ir.StringAttr(op.attributes["sym_name"]).value)
     blocks = list(op.regions[0].blocks)
     if len(blocks) > 1:
-        raise ProgramError(
-            f"{place(op.location)}: {name} has {len(blocks)} blocks; a plan needs one, and scf for control flow"
-        )
+        raise ProgramError(op.location, f"{name} has {len(blocks)} blocks; a plan needs one, and scf for control flow")
     storages = Storages(blocks[0], name, legal, {})
     return Function(
         name,

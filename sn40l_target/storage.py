@@ -178,8 +178,9 @@ def _capture(outer: ir.Operation, op: ir.Operation, inside: set[ir.Value], found
                 inner = opview.operation
                 if inner.name in _OF_THE_FUNCTION:
                     raise ProgramError(
-                        f"{place(inner.location)}: '{inner.name}' stands inside '{outer.name}'; parameters and states "
-                        "belong to the function: move it in front of the op"
+                        inner.location,
+                        f"'{inner.name}' stands inside '{outer.name}'; parameters and states "
+                        "belong to the function: move it in front of the op",
                     )
                 found.update(dict.fromkeys(v for v in inner.operands if is_tensor(v) and v not in inside))
                 _capture(outer, inner, inside, found)
@@ -294,7 +295,7 @@ class Storages:
             reads: list[ir.Value] = []
             writes: list[ir.Value] = []
             if op.name in ("func.call", "func.call_indirect"):
-                raise ProgramError(f"{place(op.location)}: '{op.name}' cannot be planned; inline the function first")
+                raise ProgramError(op.location, f"'{op.name}' cannot be planned; inline the function first")
             if is_view(op):
                 self._roots[op.results[0]] = self._root(op.operands[0])
             else:
@@ -316,7 +317,7 @@ class Storages:
     def _find_store(self, position: int, op: ir.Operation) -> None:
         state = _state(op)
         if state in self._stores:
-            raise ProgramError(f"{place(op.location)}: {state} is stored twice in a function; store it once")
+            raise ProgramError(op.location, f"{state} is stored twice in a function; store it once")
         self._stores[state] = (position, self._root(op.operands[0]))
 
     def _find_wanted(self) -> dict[ir.Value, str]:
@@ -404,8 +405,9 @@ class Storages:
         for region in op.regions:
             if len(region.blocks) > 1:
                 raise ProgramError(
-                    f"{place(op.location)}: '{op.name}' has a region of {len(region.blocks)} blocks; a plan needs "
-                    "one in each, and scf for control flow"
+                    op.location,
+                    f"'{op.name}' has a region of {len(region.blocks)} blocks; a plan needs "
+                    "one in each, and scf for control flow",
                 )
             for block in region.blocks:
                 bytes_, moves = _inside(op, block, name, self._legal)
@@ -443,8 +445,9 @@ class Storages:
             self.uses[name] = []
         if (found.kind, found.bytes) != (kind, size(value)):
             raise ProgramError(
-                f"{place(value.location)}: {name} is a {kind} of {size(value)} bytes here and a {found.kind} of "
-                f"{found.bytes} bytes elsewhere in the function"
+                value.location,
+                f"{name} is a {kind} of {size(value)} bytes here and a {found.kind} of "
+                f"{found.bytes} bytes elsewhere in the function",
             )
         return found
 

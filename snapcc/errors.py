@@ -36,9 +36,9 @@ def describe(error: BaseException) -> list[str]:
 def _lines(error: BaseException) -> list[str]:
     from torch_mlir import ir
 
-    from snapcc.compiler.diagnostics import Refusal
+    from snapcc.compiler.dialect.locations import LocatedError
 
-    if isinstance(error, Refusal):
+    if isinstance(error, LocatedError):
         return str(error).splitlines()
     if isinstance(error, ir.MLIRError):
         diagnostics = list(error.error_diagnostics)
@@ -54,7 +54,7 @@ def _lines(error: BaseException) -> list[str]:
 def _diagnostic(kind: str, diagnostic: Any) -> list[str]:
     from torch_mlir import ir
 
-    from snapcc.compiler.diagnostics import source_line
+    from snapcc.compiler.dialect.locations import source_line
 
     # a diagnostic's location comes without its class; the way through the attribute gives it
     place = source_line(ir.Location.from_attr(diagnostic.location.attr, diagnostic.location.context))

@@ -15,7 +15,7 @@ import torch
 from lowered import parse, tensor
 from torch_mlir import ir
 
-from snapcc.compiler.diagnostics import source_line
+from snapcc.compiler.dialect.locations import source_line
 from snapcc.compiler.passes import manager
 from snapcc.compiler.passes.lower_attention import LowerAttention
 from snapcc.runtime.iree_compile import compile_module, stream_ir, target_flags

@@ -60,7 +60,9 @@ def test_an_extent_is_bounded_by_the_loops_around_it(extent: str, most: int) -> 
 def test_an_extent_from_an_argument_has_no_bound() -> None:
     module = parse(LOOP.format(extent="arith.addi %n, %c7"))
     value = result(module, "linalg.exp")
-    with pytest.raises(ProgramError, match=r"-:2: a block argument is the size of a tensor and has no static bound"):
+    with pytest.raises(
+        ProgramError, match=r"-:2:\d+: error: a block argument is the size of a tensor and has no static bound"
+    ):
         size(value)
 
 
