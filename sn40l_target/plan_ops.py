@@ -45,8 +45,11 @@ def remove_plan(module: ir.Operation) -> None:
 
 def _schedule(plan: Plan, function: str, inside: ir.InsertionPoint) -> None:
     """A function's sections and transfers in the order in which the machine runs them."""
-    moves = sorted((t for t in plan.transfers if t.function == function), key=_order)
-    for section in (s for s in plan.sections if s.function == function):
+    own = [t for t in plan.transfers if t.function == function]
+    moves = sorted((t for t in own if t.kind != "prefetch"), key=_order)
+    sections = [s for s in plan.sections if s.function == function]
+    for number, section in enumerate(sections):
+        following = [s.ops[0] for s in sections[number + 1 : number + 2]]
         while moves and moves[0].step < section.ops[0]:
             _create(TransferOp.OPERATION_NAME, _transfer(moves.pop(0)), inside)
         fields = {"function": section.function, "section": section.name, "starts": section.starts}
@@ -54,11 +57,14 @@ def _schedule(plan: Plan, function: str, inside: ir.InsertionPoint) -> None:
         body = ir.InsertionPoint(op.regions[0].blocks.append())
         for buffer in section.buffers:
             _create(BufferOp.OPERATION_NAME, buffer.model_dump(), body)
+        for transfer in own:
+            if transfer.kind == "prefetch" and transfer.step in following:
+                _create(TransferOp.OPERATION_NAME, _transfer(transfer), body)
         for stage in section.stages:
             while moves and _order(moves[0]) < (stage.op, 1):
                 _create(TransferOp.OPERATION_NAME, _transfer(moves.pop(0)), body)
-            own = {"position": stage.op, "work": stage.work, "compute_units": stage.compute_units}
-            _create(StageOp.OPERATION_NAME, {**own, "loops": stage.loops, "tile": stage.tile}, body)
+            counts = {"position": stage.op, "work": stage.work, "compute_units": stage.compute_units}
+            _create(StageOp.OPERATION_NAME, {**counts, "loops": stage.loops, "tile": stage.tile}, body)
         while moves and moves[0].step <= section.ops[-1]:
             _create(TransferOp.OPERATION_NAME, _transfer(moves.pop(0)), body)
     for move in moves:

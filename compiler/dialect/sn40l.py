@@ -21,7 +21,7 @@ class Sn40l(ext.Dialect, name="sn40l"):
 
 
 _ROLES = ("tile", "resident", "scratch")
-_MOVES = ("fill", "spill")
+_MOVES = ("fill", "spill", "prefetch")
 
 
 def _array(op: Any, name: str) -> list[int]:
@@ -199,8 +199,9 @@ class BufferOp(Sn40l.Operation, name="buffer"):
 class TransferOp(Sn40l.Operation, name="transfer"):
     """A tensor's contents moved between two tiers, at the position of the op that they are moved for.
 
-    ``move``: ``fill``, to the first tier, in front of that op, or ``spill``, out of it, behind it. It stands among the
-    stages of the section that the op is in, or between sections.
+    ``move``: ``fill``, to the first tier, in front of that op; ``spill``, out of it, behind it; ``prefetch``, of a
+    weight for the section that starts at the op, while the section in front of that one runs. It stands among the
+    stages of the section during which it is, or between sections.
     See tests/lit/dialect/sn40l.mlir.
     """
 

@@ -121,6 +121,8 @@ def test_the_annotated_ir_is_valid_and_says_where_tensors_are() -> None:
     again = parse(module.operation.get_asm())
     assert again.operation.get_asm() == module.operation.get_asm()
     assert is_planned(module.operation)
+    assert module.operation.get_asm().count('"sn40l.transfer"') == len(found.transfers)
+    assert module.operation.get_asm().count('"sn40l.section"') == len(found.sections)
     clean = parse(before)
     annotate(clean, found)
     erase(clean)

@@ -205,7 +205,7 @@
 
 // -----
 
-// CHECK: error: 'sn40l.transfer' op move must be one of fill, spill, got copy
+// CHECK: error: 'sn40l.transfer' op move must be one of fill, spill, prefetch, got copy
 "sn40l.plan"() ({
   "sn40l.tier"() {tier = "SRAM", capacity = 4096 : i64, granularity = 64 : i64, unit = 1024 : i64} : () -> ()
   "sn40l.tier"() {tier = "HBM", capacity = 65536 : i64, granularity = 64 : i64, unit = 64 : i64} : () -> ()
