@@ -47,28 +47,32 @@ def _schedule(plan: Plan, function: str, inside: ir.InsertionPoint) -> None:
     """A function's sections and transfers in the order in which the machine runs them."""
     own = [t for t in plan.transfers if t.function == function]
     moves = sorted((t for t in own if t.kind != "prefetch"), key=_order)
+    ahead: dict[int, list[Transfer]] = {}
+    for transfer in own:
+        if transfer.kind == "prefetch":
+            ahead.setdefault(transfer.step, []).append(transfer)
     sections = [s for s in plan.sections if s.function == function]
     for number, section in enumerate(sections):
-        following = [s.ops[0] for s in sections[number + 1 : number + 2]]
+        if number == 0:
+            # before the call, or while the one before it ends
+            _transfers(ahead.get(section.ops[0], []), inside)
         while moves and moves[0].step < section.ops[0]:
-            _create(TransferOp.OPERATION_NAME, _transfer(moves.pop(0)), inside)
+            _transfers([moves.pop(0)], inside)
         fields = {"function": section.function, "section": section.name, "starts": section.starts}
         op = _create(SectionOp.OPERATION_NAME, fields, inside, regions=1)
         body = ir.InsertionPoint(op.regions[0].blocks.append())
         for buffer in section.buffers:
             _create(BufferOp.OPERATION_NAME, buffer.model_dump(), body)
-        for transfer in own:
-            if transfer.kind == "prefetch" and transfer.step in following:
-                _create(TransferOp.OPERATION_NAME, _transfer(transfer), body)
+        for following in sections[number + 1 : number + 2]:
+            _transfers(ahead.get(following.ops[0], []), body)
         for stage in section.stages:
             while moves and _order(moves[0]) < (stage.op, 1):
-                _create(TransferOp.OPERATION_NAME, _transfer(moves.pop(0)), body)
+                _transfers([moves.pop(0)], body)
             counts = {"position": stage.op, "work": stage.work, "compute_units": stage.compute_units}
             _create(StageOp.OPERATION_NAME, {**counts, "loops": stage.loops, "tile": stage.tile}, body)
         while moves and moves[0].step <= section.ops[-1]:
-            _create(TransferOp.OPERATION_NAME, _transfer(moves.pop(0)), body)
-    for move in moves:
-        _create(TransferOp.OPERATION_NAME, _transfer(move), inside)
+            _transfers([moves.pop(0)], body)
+    _transfers(moves, inside)
 
 
 def _order(transfer: Transfer) -> tuple[int, int]:
@@ -76,9 +80,11 @@ def _order(transfer: Transfer) -> tuple[int, int]:
     return transfer.step, 0 if transfer.kind == "fill" else 2
 
 
-def _transfer(transfer: Transfer) -> dict[str, _Value]:
-    fields = transfer.model_dump()
-    return {"move": fields.pop("kind"), "position": fields.pop("step"), **fields}
+def _transfers(transfers: Sequence[Transfer], place: ir.InsertionPoint) -> None:
+    for transfer in transfers:
+        fields = transfer.model_dump()
+        renamed = {"move": fields.pop("kind"), "position": fields.pop("step")}
+        _create(TransferOp.OPERATION_NAME, {**renamed, **fields}, place)
 
 
 def _create(name: str, fields: Mapping[str, _Value], place: ir.InsertionPoint, regions: int = 0) -> ir.Operation:
