@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from snapcc.runtime.iree_compile import compile_module, target_flags
 from . import artifact, contents, manifest, phase_file, versions
 from .arguments import UsageError
 from .compilation import Choice, Lowering, choose
+from .inspection import cache_table
 from .options import FILES, PHASES, Options, Phase
 from .phase_file import PhaseFile
 from .progress import Progress
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from snapcc.frontend import Decoder
     from snapcc.sn40l_target.machine import Machine
+    from snapcc.sn40l_target.schema import Plan
 
 DECODE_FLAGS = ("--iree-opt-level=O3",)
 
@@ -40,6 +42,10 @@ PREFILL_FLAGS: tuple[str, ...] = ()
 
 PHASES_FOLDER = "phases"
 PLAN = "plan.json"
+REPORT = "report.html"
+TRACE = "trace.json"
+GRAPH = "graph.json"
+"""The plan as data, to look at in a browser, for chrome://tracing or Perfetto, and for Model Explorer."""
 
 _ELEMENTS = {"torch.float32": "f32", "torch.bfloat16": "bf16", "torch.float16": "f16"}
 
@@ -177,9 +183,11 @@ def _fill(
         weights = contents.store_weights(decoder.weights(), folder, origin.folder)
         parameters = contents.store_program(decoder, folder)
     files.append(contents.PROGRAM)
+    inputs = _inputs(decoder)
     if lowering.plan is not None:
-        (folder / PLAN).write_text(lowering.plan.to_json())
-        files.append(PLAN)
+        with progress.step("drawing the plan"):
+            table = cache_table(inputs.caches, lowering.functions.values(), choice.max_positions)
+            files += _show_plan(folder, lowering.plan, lowering.graph, origin.described, table)
     phases = _keep_phases(folder, options.dump_to)
     files += phases.values()
     tokenizer, ends = _text(origin.folder)
@@ -199,7 +207,7 @@ def _fill(
         max_positions=choice.max_positions,
         end_of_sequence=ends,
         functions=lowering.functions,
-        inputs=_inputs(decoder),
+        inputs=inputs,
         weights=tuple(artifact.describe(folder, path) for path in weights),
         parameters=parameters,
         tokenizer=tokenizer,
@@ -207,6 +215,18 @@ def _fill(
         files=tuple(artifact.describe(folder, path) for path in files),
     )
     artifact.write_manifest(folder, content)
+
+
+def _show_plan(folder: Path, plan: Plan, graph: str, title: str, caches: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Writes the plan as data and as pictures; gives the files."""
+    from snapcc.sn40l_target.report import Before, report_html
+    from snapcc.sn40l_target.trace import trace_json
+
+    before = [Before(cache["name"], cache["full_bytes"], cache["bytes"]) for cache in caches]
+    shown = {PLAN: plan.to_json(), REPORT: report_html(plan, title, before), TRACE: trace_json(plan), GRAPH: graph}
+    for name, text in shown.items():
+        (folder / name).write_text(text)
+    return tuple(shown)
 
 
 def tuning(file: str, source: bytes) -> tuple[str, ...]:

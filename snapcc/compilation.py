@@ -91,6 +91,7 @@ class Lowering:
         text: the phase last reached, as its file has it.
         functions: the compiled functions, from the linalg phase on.
         plan: the SN40L plan, from the sn40l phase on where that is the target.
+        graph: the planned program for Model Explorer, where there is a plan.
         modules: MLIR for IREE by the name of its module, from the iree phase on.
     """
 
@@ -98,6 +99,7 @@ class Lowering:
         self.text = ""
         self.functions: dict[str, FunctionSpec] = {}
         self.plan: Plan | None = None
+        self.graph = ""
         self.modules: dict[str, bytes] = {}
         self._machine = machine
         self._options = options
@@ -278,6 +280,7 @@ class Lowering:
 
         from snapcc.compiler.passes import manager
         from snapcc.sn40l_target.errors import PlacementError
+        from snapcc.sn40l_target.explorer import explorer_json
         from snapcc.sn40l_target.plan import Sn40lPlan, annotate, checked_plan
 
         named = Path(self._options.machine)
@@ -291,6 +294,7 @@ class Lowering:
                 # IREE runs the program without the plan's attributes
                 annotated = ir.Module.parse(self._source)
             annotate(annotated, self.plan)
+            self.graph = explorer_json(module, self.plan)
             self.text = annotated.operation.get_asm(enable_debug_info=True)
 
 

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from snapcc.runtime.engine import FunctionSpec
+
 from .artifact import Artifact
-from .manifest import ELEMENT_BYTES
+from .manifest import Cache
+
+
+def cache_table(caches: Iterable[Cache], functions: Iterable[FunctionSpec], max_positions: int) -> list[dict[str, Any]]:
+    """Each cache's slots, and what a cache of ``max_positions`` tokens would take."""
+    states = {state.name: state for function in functions for state in function.states}
+    return [
+        {
+            "name": cache.name,
+            "shape": list(state.shape),
+            "axis": cache.axis,
+            "dtype": state.dtype,
+            "bytes": state.bytes,
+            "full_bytes": state.bytes // state.shape[cache.axis] * max_positions,
+        }
+        for cache in caches
+        for state in [states[cache.name]]
+    ]
 
 
 def summary(artifact: Artifact) -> dict[str, Any]:
     """The content of ``snapcc inspect --json``."""
     manifest = artifact.manifest
-    states = manifest.program().states
-    caches = []
-    for cache in manifest.inputs.caches:
-        state = states[cache.name]
-        before = list(state.shape)
-        before[cache.axis] = manifest.max_positions
-        caches.append(
-            {
-                "name": cache.name,
-                "shape": list(state.shape),
-                "axis": cache.axis,
-                "dtype": state.dtype,
-                "bytes": _size(state.shape, state.dtype),
-                "full_bytes": _size(before, state.dtype),
-            }
-        )
+    caches = cache_table(manifest.inputs.caches, manifest.functions.values(), manifest.max_positions)
     policy = manifest.policy
     return {
         "artifact": str(artifact.folder),
@@ -146,10 +149,6 @@ def _plan(artifact: Artifact) -> dict[str, Any]:
 
 def _duration(seconds: float) -> str:
     return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:,.2f} us"
-
-
-def _size(shape: tuple[int, ...] | list[int], dtype: str) -> int:
-    return math.prod(shape) * ELEMENT_BYTES[dtype]
 
 
 def _type(shape: Sequence[int], dtype: str) -> str:

@@ -60,6 +60,9 @@ def test_the_artifact_has_what_it_says(folder: Path) -> None:
         "program.pt2",
         "weights.safetensors",
         "plan.json",
+        "report.html",
+        "trace.json",
+        "graph.json",
         "phases",
     }
     assert {path.name for path in (folder / "phases").iterdir()} == set(FILES.values())
