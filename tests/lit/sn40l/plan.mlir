@@ -49,6 +49,7 @@ func.func @prefill_8(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
 // CHECK-NEXT: "sn40l.tier"() {capacity = 545259520 : i64, granularity = 64 : i64, tier = "SRAM", unit = 524288 : i64}
 // CHECK-NEXT: "sn40l.tier"() {capacity = 68719476736 : i64, {{.*}}tier = "HBM"
 // CHECK-NEXT: "sn40l.tier"() {capacity = 1500000000000 : i64, {{.*}}tier = "DDR"
+// CHECK-NEXT: "sn40l.transfer"() {bytes = 256 : i64, function = "decode", move = "prefetch", position = 2 : i64, {{.*}}, tensor = "w"}
 // CHECK-NEXT: "sn40l.section"() ({
 // CHECK: "sn40l.buffer"() {bytes = 256 : i64, copies = 2 : i64, {{.*}}, role = "tile", tensor = "decode:0"}
 // CHECK: "sn40l.stage"() {{{.*}}loops = [], position = 2 : i64, tile = [], work = 0 : i64}
