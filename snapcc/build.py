@@ -88,7 +88,7 @@ def build(model: str | Path | ExportedProgram | nn.Module, options: Options, pro
         file = _phase_file(Path(model), options)
         _reach(lowering, lowering.phases_after(file), options)
         return _write_phase(options.output, lowering.text)
-    decoder, origin = _load(model, options, progress)
+    decoder, origin = load(model, options, progress)
     choice = choose(decoder, options, progress)
     _reach(lowering, lowering.phases(decoder, choice), options)
     if options.compile_to is not None:
@@ -134,9 +134,14 @@ def _machine(options: Options) -> Machine | None:
     return load_machine(options.machine) if options.target == "sn40l" else None
 
 
-def _load(
+def load(
     model: str | Path | ExportedProgram | nn.Module, options: Options, progress: Progress
 ) -> tuple[Decoder, Origin]:
+    """The decoder in a model, and where it came from.
+
+    Raises:
+        FrontendError: a model that is not understood.
+    """
     if not isinstance(model, str | Path):
         from snapcc.frontend import from_object
 

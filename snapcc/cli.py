@@ -21,12 +21,13 @@ from .errors import TRACEBACK, report
 from .options import PHASES, Dtype, Target
 from .presets import PRESETS, Preset
 
-_COMMANDS = ("compile", "run", "verify", "inspect", "bench", "completion")
+_COMMANDS = ("compile", "plan", "run", "verify", "inspect", "bench", "completion")
 
 _DESCRIPTION = """\
 Compiles a PyTorch decoder to a static program with a fixed number of KV cache slots.
 
   snapcc MODEL --target sn40l --kv snapstream   compile MODEL to MODEL's name with .snapcc (the default command)
+  snapcc plan MODEL --sweep slots=512,1024      predicted time and bytes at each, without compiling
   snapcc run OUT.snapcc --prompt TEXT           generate
   snapcc verify OUT.snapcc                      compare with PyTorch
   snapcc inspect OUT.snapcc                     what is in it
@@ -79,6 +80,7 @@ def _run(options: argparse.Namespace) -> int:
 
     return {
         "compile": commands.compile_command,
+        "plan": commands.plan_command,
         "run": commands.run_command,
         "verify": commands.verify_command,
         "inspect": commands.inspect_command,
@@ -98,6 +100,7 @@ def _parser() -> Parser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and stop")
     commands = parser.add_subparsers(prog="snapcc", dest="command", metavar="COMMAND", required=True)
     _add_compile(commands.add_parser("compile", help="compile a model (may be left out)"))
+    _add_plan(commands.add_parser("plan", help="plan a model at many slots, rows, policies and machines"))
     _add_run(commands.add_parser("run", help="generate with an artifact"))
     _add_verify(commands.add_parser("verify", help="compare an artifact with PyTorch"))
     _add_inspect(commands.add_parser("inspect", help="say what is in an artifact"))
@@ -213,6 +216,29 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     phases.add_argument("--mlir-print-ir-tree-dir", metavar="DIR", help="write the IR after each pass below a folder")
     phases.add_argument("--mlir-timing", action="store_true", help="print the time of each pass")
     phases.add_argument("--quiet", action="store_true", help="say nothing but errors")
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Plans a decoder without compiling it, at every combination of the values of --sweep: predicted time of a "
+        "step over the ranges of the machine's figures, bytes, and the largest batch whose caches fit."
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL", help="a program of torch.export.save, or a folder")
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,..",
+        help="slots=512,1024,batch=1,4,prompt=2048,kv=naive,snapstream,machine=sn40l",
+    )
+    parser.add_argument(
+        "--prompt", dest="prompts", type=_lengths, metavar="N,..", help="prompt lengths where --sweep has none"
+    )
+    parser.add_argument("--dtype", choices=get_args(Dtype), default="checkpoint", help="the weights' type (checkpoint)")
+    parser.add_argument("--trust-pickle", action="store_true", help="read MODEL though it is a pickled model")
+    parser.add_argument("--json", action="store_true", help="print the points as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw tokens per second over slots, as SVG")
+    parser.add_argument("--quiet", action="store_true", help="say nothing but the result and errors")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

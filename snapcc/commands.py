@@ -68,6 +68,19 @@ def compile_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def plan_command(options: argparse.Namespace) -> int:
+    """``snapcc plan``."""
+    from . import sweep
+
+    values = sweep.parse_sweep(options.sweep) if options.sweep else {}
+    wanted = Options(prompts=options.prompts, dtype=options.dtype, trust_pickle=options.trust_pickle)
+    rows = sweep.sweep(options.model, values, wanted, Progress(options.quiet))
+    print(json.dumps(rows) if options.json else sweep.table(rows))
+    if options.plot is not None:
+        options.plot.write_text(sweep.plot(rows))
+    return 0 if any("error" not in row for row in rows) else 1
+
+
 def run_command(options: argparse.Namespace) -> int:
     """``snapcc run``."""
     artifact = _open(options)
