@@ -50,7 +50,7 @@ def test_a_sweep_over_slots_policies_and_machines(
     small = tmp_path / "small.toml"
     text = (Path(__file__).parents[2] / "sn40l_target/machines/sn40l.toml").read_text()
     # 64 GiB and 1.5 TB of memory as 4,096 bytes each
-    small.write_text(text.replace(str(64 * 2**30), "4096").replace("1500000000000", "4096"))
+    small.write_text(text.replace("68_719_476_736", "4096").replace("1_500_000_000_000", "4096"))
     drawn = tmp_path / "plot.svg"
     points = f"slots=16,32,kv=naive,snapstream,machine=sn40l,{small}"
     status = cli.main(
