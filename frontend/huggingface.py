@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
 from transformers import AutoModelForCausalLM, DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils import logging as transformers_logging
 
 from .decoder import Decoder, from_program
@@ -32,12 +33,12 @@ _check: Any = torch._check
 def load(folder: str | Path, dtype: str = "checkpoint") -> Decoder:
     """A decoder from a folder with config.json and safetensors, in the checkpoint's own or another dtype.
 
-    Exported once, with dynamic batch, query and past; the caches are its inputs ``keys_<layer>`` and
-    ``values_<layer>`` [B, H, T, D], beside ``input_ids`` and ``position_ids`` [B, Q] i64 and the additive
-    ``attention_mask`` [B, 1, Q, P + Q].
+    Exported once, with dynamic batch, query and past; the caches are its inputs ``keys_<i>`` and ``values_<i>``
+    [B, H, T, D] of each layer that has its own, beside ``input_ids`` [B, Q] i64 and, where the model takes them,
+    ``position_ids`` [B, Q] i64. The masks are those that the model makes itself from the lengths.
 
     Raises:
-        FrontendError: the folder does not load, or its model keeps more than a plain cache per layer.
+        FrontendError: the folder does not load, or its model keeps more than keys and values per layer.
     """
     _check_dtype(dtype)
     loader: Any = AutoModelForCausalLM
@@ -47,7 +48,6 @@ def load(folder: str | Path, dtype: str = "checkpoint") -> Decoder:
             model, report = loader.from_pretrained(
                 folder,
                 dtype=DTYPES[dtype],
-                attn_implementation="sdpa",
                 local_files_only=True,
                 use_safetensors=True,
                 # else it asks on the terminal whether to run what lies in the folder
@@ -81,19 +81,18 @@ def from_model(model: Any, name: str) -> Decoder:
     """A decoder from a model of transformers' own classes, as ``load`` gives it.
 
     Raises:
-        FrontendError: its layers keep more than a plain cache, or attend through a sliding window.
+        FrontendError: its layers keep more than keys and values, or torch.export cannot take it.
     """
     with _for_inference(model):
-        shapes = _cache_shapes(model)
+        layers = _layers(model)
         try:
-            program = _export(model, shapes)
+            program = _export(model, layers)
         except Exception as error:
             raise FrontendError(f"torch.export cannot export {type(model).__name__}: {_reason(error)}") from error
     return from_program(
         program,
         name=name,
-        inputs={"tokens": "input_ids", "positions": "position_ids"},
-        causal_masks={"attention_mask"},
+        inputs={"tokens": "input_ids"} | ({"positions": "position_ids"} if _takes_positions(model) else {}),
         max_positions=getattr(model.config, "max_position_embeddings", None),
     )
 
@@ -162,14 +161,20 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _for_inference(model: nn.Module) -> Iterator[None]:
-    """A model without dropout and gradients; afterwards it is as it was."""
+def _for_inference(model: Any) -> Iterator[None]:
+    """A model without dropout and gradients, its experts products of gathered weights; afterwards it is as it was."""
     training = [module for module in model.modules() if module.training]
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    experts = model.config._experts_implementation if model._can_set_experts_implementation() else None
     model.eval().requires_grad_(False)
+    if experts is not None:
+        # the others branch on the routing, or hide in an op of their own
+        model.set_experts_implementation("batched_mm")
     try:
         yield
     finally:
+        if experts is not None:
+            model.set_experts_implementation(experts)
         for module in training:
             module.training = True
         for parameter in learning:
@@ -177,19 +182,16 @@ def _for_inference(model: nn.Module) -> Iterator[None]:
 
 
 class _Step(nn.Module):
-    """One call of a model with its caches as plain inputs and outputs."""
+    """One call of a model with its caches as plain inputs and outputs; the model makes its own masks."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, layers: Sequence[Any]) -> None:
         super().__init__()
         self.model = model
+        self._layers = layers
+        self._cache_argument = "cache" if "cache" in _parameters(model) else "past_key_values"
 
     def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        attention_mask: Tensor,
-        keys: list[Tensor],
-        values: list[Tensor],
+        self, input_ids: Tensor, position_ids: Tensor | None, keys: list[Tensor], values: list[Tensor]
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         # Said here once; torch.export would find it out layer by layer, at twice the time.
         batch, query = input_ids.shape
@@ -197,68 +199,82 @@ class _Step(nn.Module):
         for tensor in (*keys, *values):
             _check(tensor.shape[0] == batch)
             _check(tensor.shape[2] == past)
-        _check(position_ids.shape[0] == batch)
-        _check(position_ids.shape[1] == query)
-        _check(attention_mask.shape[0] == batch)
-        _check(attention_mask.shape[2] == query)
-        _check(attention_mask.shape[3] == past + query)
-        cache: Any = DynamicCache(config=self.model.config)
-        for layer, key, value in zip(cache.layers, keys, values, strict=True):
+        arguments = {}
+        if position_ids is not None:
+            _check(position_ids.shape[0] == batch)
+            _check(position_ids.shape[1] == query)
+            arguments["position_ids"] = position_ids
+        cache: Any = DynamicCache()
+        cache.layers = [copy.copy(layer) for layer in self._layers]
+        cache.layer_class_to_replicate = None
+        own: list[Any] = [layer for layer in cache.layers if type(layer) is DynamicLayer]
+        for layer, key, value in zip(own, keys, values, strict=True):
             # Set, not updated: an update would join an empty tensor first.
             layer.keys, layer.values, layer.is_initialized = key, value, True
-        out = self.model(
-            input_ids=input_ids,
-            position_ids=position_ids,
-            attention_mask=attention_mask,
-            cache=cache,
-            use_cache=True,
-        )
-        return out.logits, [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
+        arguments[self._cache_argument] = cache
+        out = self.model(input_ids=input_ids, use_cache=True, **arguments)
+        return out.logits, [layer.keys for layer in own], [layer.values for layer in own]
 
 
-def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """(heads, width) of keys and values, by layer."""
-    layers: list[Any] = DynamicCache(config=model.config).layers
-    for index, layer in enumerate(layers):
-        if layer.is_sliding:
-            raise FrontendError(
-                f"layer {index} of the model attends through a sliding window of "
-                f"{getattr(layer, 'sliding_window', '?')} tokens, which is not supported yet: "
-                "a model whose config sets no window is"
-            )
-        if type(layer) is not DynamicLayer:
-            raise FrontendError(f"layer {index} of the model keeps a {type(layer).__name__}, not a plain cache")
-    # Read off a call: the heads and widths of a cache are not always those of the config.
+def _parameters(model: Any) -> Any:
+    return inspect.signature(model.forward).parameters
+
+
+def _takes_positions(model: Any) -> bool:
+    return "position_ids" in _parameters(model)
+
+
+def _layers(model: Any) -> list[Any]:
+    """The cache's layers, filled by one token; every layer with keys and values of its own is a plain one.
+
+    A sliding layer would cut its cache by a count that it keeps in Python. The window is in the masks too, and a plain
+    layer that keeps every token gives the same logits.
+    """
     cache: Any = DynamicCache(config=model.config)
+    plain: Any = DynamicLayer  # not typed
+    for index, layer in enumerate(cache.layers):
+        if type(layer) is DynamicSlidingWindowLayer:
+            cache.layers[index] = plain()
+        elif type(layer) not in (DynamicLayer, DummyLayer):
+            raise FrontendError(
+                f"layer {index} of {type(model).__name__} keeps a {type(layer).__name__}: "
+                "only layers that keep keys and values, and no other state, are supported"
+            )
+    # Read off a call: the heads and widths of a cache are not always those of the config, nor are its layers.
+    argument = "cache" if "cache" in _parameters(model) else "past_key_values"
     with torch.no_grad():
-        model(input_ids=torch.zeros(1, 1, dtype=torch.long), cache=cache, use_cache=True)
-    filled = [(layer.keys, layer.values) for layer in cache.layers]
-    return [((key.shape[1], key.shape[3]), (value.shape[1], value.shape[3])) for key, value in filled]
+        model(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{argument: cache})
+    for layer in cache.layers:
+        if type(layer) is DynamicLayer and not layer.is_initialized:
+            raise FrontendError(f"{type(model).__name__} leaves its cache empty: it is no decoder with a cache")
+    return list(cache.layers)
 
 
-def _export(model: Any, shapes: list[tuple[tuple[int, int], tuple[int, int]]]) -> ExportedProgram:
+def _export(model: Any, layers: Sequence[Any]) -> ExportedProgram:
     # Sizes of at least 2, all different: 0 and 1 would be taken for constants, equal ones for one another.
     batch, query, past = 2, 3, 5
-    b, q, p = Dim("batch", min=1), Dim("query", min=1), Dim("past", min=0)
-    # The mask's length is a dimension of its own: tied to the others it would come with a bound from below.
-    total = Dim("total", min=1)
-    dtype = model.dtype
+    longest = getattr(model.config, "max_position_embeddings", None)
+    b, q, p = Dim("batch", min=1), Dim("query", min=1, max=longest), Dim("past", min=0, max=longest)
+    own: list[Any] = [layer for layer in layers if type(layer) is DynamicLayer]
+    positions = torch.zeros(batch, query, dtype=torch.long) if _takes_positions(model) else None
+
+    def example(tensor: Tensor) -> Tensor:
+        return torch.zeros(batch, tensor.shape[1], past, tensor.shape[3], dtype=tensor.dtype)
+
     arguments = (
         torch.zeros(batch, query, dtype=torch.long),
-        torch.zeros(batch, query, dtype=torch.long),
-        torch.zeros(batch, 1, query, past + query, dtype=dtype),
-        [torch.zeros(batch, heads, past, width, dtype=dtype) for (heads, width), _ in shapes],
-        [torch.zeros(batch, heads, past, width, dtype=dtype) for _, (heads, width) in shapes],
+        positions,
+        [example(layer.keys) for layer in own],
+        [example(layer.values) for layer in own],
     )
     dynamic = (
         {0: b, 1: q},
-        {0: b, 1: q},
-        {0: b, 2: q, 3: total},
-        [{0: b, 2: p} for _ in shapes],
-        [{0: b, 2: p} for _ in shapes],
+        None if positions is None else {0: b, 1: q},
+        [{0: b, 2: p} for _ in own],
+        [{0: b, 2: p} for _ in own],
     )
     with torch.no_grad():
-        program = torch.export.export(_Step(model), arguments, dynamic_shapes=dynamic, strict=False)
+        program = torch.export.export(_Step(model, layers), arguments, dynamic_shapes=dynamic, strict=False)
     return _with_checkpoint_names(program)
 
 
@@ -284,4 +300,6 @@ def _with_checkpoint_names(program: ExportedProgram) -> ExportedProgram:
         module_call_graph=program.module_call_graph,
         example_inputs=program.example_inputs,
         constants={own(name): value for name, value in program.constants.items()},
+        # that of the export, which lets a model update a value of its own in place
+        verifiers=program.verifiers,
     )

@@ -54,12 +54,14 @@ class Layout:
         query_axis: the axis of the queries, extent ``group * Q``; None in a program for one query token.
         group: query heads folded into the query axis (1 for most models).
         query_major: where heads are folded into it, whether the queries are its slow part, [Q, group].
+        sinks: logits behind those of the keys, which stand for no position.
     """
 
     key_axis: int
     query_axis: int | None
     group: int = 1
     query_major: bool = True
+    sinks: int = 0
 
     def rows(self, logits: Tensor, last: int | None = None) -> Tensor:
         """The logits as [rows, Q, T], or the ``last`` queries of them as [rows, last, T], f32."""
@@ -79,7 +81,9 @@ class Layout:
         return by_query.flatten(0, -3).float() if by_query.ndim > 2 else by_query[None].float()
 
     def like(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
-        """``rows`` [rows, Q, T] in the layout of logits of ``shape``: what undoes ``rows``."""
+        """``rows`` [rows, Q, T] in the layout of logits of ``shape``: what undoes ``rows``; nothing of its sinks."""
+        if self.sinks:
+            rows = torch.cat((rows, rows.new_zeros(*rows.shape[:-1], self.sinks)), -1)
         keys_last = [extent for axis, extent in enumerate(shape) if axis != self.key_axis] + [shape[self.key_axis]]
         if self.query_axis is None:
             return rows.reshape(keys_last).movedim(-1, self.key_axis)
@@ -174,12 +178,52 @@ def masked(op: Any, bound: dict[str, Any], hidden: Callable[[Sequence[int]], Ten
     return op(**bound | {"attn_mask": mask, "is_causal": False})
 
 
+def see_at_most(decoder: ExportedDecoder, found: Mapping[Node, Attention], count: int) -> frozenset[Node]:
+    """The attentions whose own mask hides the first of ``count + 1`` keys from the last of as many tokens.
+
+    Where the program cannot run at that length, nobody can ask for it, and one token less says it.
+    """
+    for past in (count, count - 1):
+        try:
+            values = _values(decoder, [0], past, 1)
+        except (IndexError, RuntimeError):
+            continue
+        first = {node: attention.layout.rows(_logits(node, values))[:, -1, 0] for node, attention in found.items()}
+        return frozenset(node for node, logits in first.items() if bool((logits <= _MASKED).all()))
+    return frozenset()
+
+
+def _values(decoder: ExportedDecoder, tokens: Sequence[int], past: int, seed: int) -> dict[Node, Any]:
+    """Every value of one run on random caches of ``past`` tokens."""
+    caches = [decoder.cache(i, past, seed + i) for i in range(len(decoder.inputs.caches))]
+    recorder = Interpreter(decoder.module, garbage_collect_values=False)
+    with torch.no_grad():
+        results = recorder.run(*decoder.arguments(tokens, past, caches), enable_io_processing=False)
+    for i, ((_, _, axis), grown) in enumerate(zip(decoder.inputs.caches, decoder.caches(results), strict=True)):
+        if grown.shape[axis] != past + len(tokens):
+            raise AttributionError(
+                f"cache {i} must grow from {past} to {past + len(tokens)} along axis {axis}, "
+                f"its output has shape {list(grown.shape)}"
+            )
+    return recorder.env
+
+
+def _logits(node: Node, values: Mapping[Node, Any]) -> Tensor:
+    """The logits of an attention, as they go into its softmax."""
+    bound = bind(node.target, node.args, node.kwargs)
+    if node.target is not FUSED:
+        logits: Tensor = values[bound["self"]]
+        return logits
+    return fused_logits({name: map_arg(value, lambda n: values[n]) for name, value in bound.items()})
+
+
 class _Attribution:
     """Finds the graph's attentions over caches by one run on random caches.
 
     The run has Q query tokens and P past ones such that no other extent is a multiple of P or of a large prime
     factor of T = P + Q: a value whose number of elements is a multiple of either still has the cache's sequence
-    axis, however it was reshaped; the first value without it has reduced it.
+    axis, however it was reshaped; the first value without it has reduced it. Nor is T + 1 one: an extent of that is the
+    axis with a sink behind it.
     """
 
     def __init__(self, decoder: ExportedDecoder) -> None:
@@ -187,8 +231,8 @@ class _Attribution:
         self._nodes: list[Node] = list(decoder.module.graph.nodes)
         self._queries, self._past, self._factor = self._lengths()
         self._total = self._past + self._queries
-        self._seeds = count(1)
-        self._values: dict[Node, Any] = self._run()
+        self._seeds = count(1 + len(decoder.inputs.caches))
+        self._values: dict[Node, Any] = _values(decoder, range(self._queries), self._past, 1)
         # Which caches (as indices) and which attentions' weights (as nodes) each value carries the axis of.
         self._carried: dict[Node, frozenset[int]] = {}
         self._weights: dict[Node, frozenset[Node]] = {}
@@ -197,26 +241,12 @@ class _Attribution:
         self._met: dict[Node, frozenset[int]] = {}
         self._results: dict[Node, list[Node]] = {}
 
-    def _run(self) -> dict[Node, Any]:
-        """Every value of one run on random caches."""
-        decoder = self._decoder
-        caches = [decoder.cache(i, self._past, next(self._seeds)) for i in range(len(decoder.inputs.caches))]
-        recorder = Interpreter(decoder.module, garbage_collect_values=False)
-        results = recorder.run(*decoder.arguments(range(self._queries), self._past, caches), enable_io_processing=False)
-        for i, ((_, _, axis), grown) in enumerate(zip(decoder.inputs.caches, decoder.caches(results), strict=True)):
-            if grown.shape[axis] != self._total:
-                raise AttributionError(
-                    f"cache {i} must grow from {self._past} to {self._total} along axis {axis}, "
-                    f"its output has shape {list(grown.shape)}"
-                )
-        return recorder.env
-
     def attentions(self) -> dict[Node, Attention]:
         """Everything that ``find_attentions`` gives."""
         self._follow()
         found: dict[Node, Attention] = {}
         for index, node in enumerate(self._keys):
-            logits = self._logits(node, self._values)
+            logits = _logits(node, self._values)
             layout = self._layout(node, logits)
             heads = self._heads(node, layout, layout.rows(logits))
             self._check_masking(node, layout)
@@ -247,8 +277,12 @@ class _Attribution:
 
         for total in count(8):
             factor = max(_prime_factors(total))
+            if total + 1 in fixed:
+                continue
             for queries in (1,) if self._decoder.one_query else _primes(5, total // 2):
                 past = total - queries
+                if queries > 1 and (total + 1) % queries == 0:
+                    continue
                 chosen = [factor, past] + ([] if self._decoder.one_query else [queries])
                 if _prime_factors(past) == [past] and len(set(chosen)) == len(chosen) and all(map(free, chosen)):
                     return queries, past, factor
@@ -256,8 +290,12 @@ class _Attribution:
 
     def _carries(self, value: Any) -> bool:
         """Whether a value still has the sequence axis of a cache."""
-        sizes = [leaf.numel() for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-        return any(size and (size % self._past == 0 or size % self._factor == 0) for size in sizes)
+        tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+        return any(
+            size and (size % self._past == 0 or size % self._factor == 0 or self._total + 1 in leaf.shape)
+            for leaf in tensors
+            for size in [leaf.numel()]
+        )
 
     def _follow(self) -> None:
         """Follow the caches' sequence axis through the graph, from the inputs to the ops that reduce it."""
@@ -280,7 +318,7 @@ class _Attribution:
                 )
             if node.target is FUSED:
                 self._fused(node)
-            elif node.target in SOFTMAX and self._reduced_extent(node) % self._factor == 0:
+            elif node.target in SOFTMAX and self._is_over_keys(node):
                 self._softmax(node)
             elif self._carries(value):
                 self._carried[node] = caches
@@ -301,6 +339,10 @@ class _Attribution:
         bound = bind(node.target, node.args, node.kwargs)
         return int(self._values[bound["self"]].shape[bound["dim"]])
 
+    def _is_over_keys(self, node: Node) -> bool:
+        extent = self._reduced_extent(node)
+        return extent % self._factor == 0 or extent == self._total + 1
+
     def _softmax(self, node: Node) -> None:
         source = bind(node.target, node.args, node.kwargs)["self"]
         self._open(node, source, self._reduced_extent(node))
@@ -318,7 +360,7 @@ class _Attribution:
         caches = self._carried.get(source, frozenset())
         if not caches or self._weights.get(source):
             raise AttributionError(f"the logits of {_where(node)} are not those of queries on one set of caches")
-        if extent != self._total:
+        if extent not in (self._total, self._total + 1):
             raise AttributionError(
                 f"{_where(node)} attends over {extent} entries where past and new tokens are {self._total}"
             )
@@ -329,20 +371,14 @@ class _Attribution:
         names = [self._decoder.users[self._decoder.inputs.caches[i][0]].name for i in sorted(caches)]
         return f"the cache in {' and '.join(names)} is read" if names else "the weights of attentions are read"
 
-    def _logits(self, node: Node, values: Mapping[Node, Any]) -> Tensor:
-        bound = bind(node.target, node.args, node.kwargs)
-        if node.target is not FUSED:
-            logits: Tensor = values[bound["self"]]
-            return logits
-        return fused_logits({name: map_arg(value, lambda n: values[n]) for name, value in bound.items()})
-
     def _layout(self, node: Node, logits: Tensor) -> Layout:
         dim = -1 if node.target is FUSED else bind(node.target, node.args, node.kwargs)["dim"]
         key_axis = dim % logits.ndim
+        sinks = logits.shape[key_axis] - self._total
         if torch.isnan(logits).any():
             raise AttributionError(f"the logits of {_where(node)} are not numbers for random caches")
         if self._decoder.one_query:
-            candidates = [Layout(key_axis, None)]
+            candidates = [Layout(key_axis, None, sinks=sinks)]
         else:
             axes = [a for a in range(logits.ndim) if a != key_axis and logits.shape[a] % self._queries == 0]
             if len(axes) != 1:
@@ -352,11 +388,11 @@ class _Attribution:
                 )
             group = logits.shape[axes[0]] // self._queries
             candidates = [
-                Layout(key_axis, axes[0], group, major) for major in ((True, False) if group > 1 else (True,))
+                Layout(key_axis, axes[0], group, major, sinks) for major in ((True, False) if group > 1 else (True,))
             ]
         expected = torch.arange(self._past, self._total)
         for layout in candidates:
-            visible = layout.rows(logits) > _MASKED
+            visible = layout.rows(logits)[..., : self._total] > _MASKED
             last_visible = self._total - 1 - visible.flip(-1).int().argmax(-1)
             if visible.any(-1).all() and (last_visible == expected).all():
                 return layout
@@ -390,7 +426,7 @@ class _Attribution:
             changed = start.clone()
             view = part(changed[:1] if batch > 1 else changed)
             view.copy_(torch.randn(view.shape, generator=torch.Generator().manual_seed(next(self._seeds))))
-            now = layout.rows(self._logits(node, self._again(steps, {source: changed})))
+            now = layout.rows(_logits(node, self._again(steps, {source: changed})))
             return (now != base).flatten(1).any(1)
 
         everything = reached(lambda x: x)
@@ -423,12 +459,11 @@ class _Attribution:
         """Masking a position at the logits must hide all that the caches hold there, keys and values."""
         caches = [self._decoder.inputs.caches[i] for i in sorted(self._met[node])]
         steps = self._between([node, *self._results[node]], self._met[node], node)
-        keys = torch.arange(self._total)
         for position in (0, self._past // 2, self._past - 1):
 
             def hidden(shape: Sequence[int], position: int = position) -> Tensor:
                 along = [-1 if axis == layout.key_axis else 1 for axis in range(len(shape))]
-                return (keys == position).view(along)
+                return (torch.arange(shape[layout.key_axis]) == position).view(along)
 
             changed: dict[Node, Any] = {}
             for index, _, axis in caches:

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from snapcc.compiler.dialect.policy import Policy
 
-from .attribution import FUSED, Attention, AttributionError, bind, find_attentions, fused_logits, masked
+from .attribution import FUSED, Attention, AttributionError, bind, find_attentions, fused_logits, masked, see_at_most
 from .exported import ExportedDecoder, ProgramInputs
 from .selection import select
 
@@ -45,6 +45,8 @@ class Reference:
         self._policy = policy
         found = find_attentions(self._decoder) if policy is not None else {}
         self.attentions: tuple[Attention, ...] = tuple(found.values())
+        near = see_at_most(self._decoder, found, policy.slots) if policy is not None else frozenset()
+        self._whole = frozenset(index for index, node in enumerate(found) if node in near)
         self._runner = _Runner(self._decoder.module, dict(zip(found, range(len(found)), strict=True)), self._attend)
         self._caches: list[Tensor] | None = None
         self._length = 0
@@ -122,8 +124,13 @@ class Reference:
         return (keys >= policy.sink) & (keys <= positions[:, None] - policy.recent)
 
     def _attend(self, index: int, target: Any, bound: dict[str, Any]) -> Any:
-        """An attention node of the running graph: select in the prompt, mask what is dropped after it."""
+        """An attention node of the running graph: select in the prompt, mask what is dropped after it.
+
+        One whose own mask lets it see no more than there are slots has all that it sees.
+        """
         attention = self.attentions[index]
+        if index in self._whole:
+            return target(**bound)
         if self._length == 0:
             if self._policy is not None and self._policy.selected(self._prompt) and attention.selects == index:
                 self._selected[index] = self._select(attention, target, bound, self._policy)

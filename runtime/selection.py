@@ -17,7 +17,8 @@ def select(logits: NDArray[np.float32], length: int, policy: Policy) -> NDArray[
     Args:
         logits: [G, W, T] f32, the model's own logits before its softmax: G query heads of the KV head's group,
             the last W queries of the prompt (oldest first), all T = ``length`` keys. Keys that come after a query
-            need not be masked; keys that the model itself hides are -inf (or very negative).
+            need not be masked; keys that the model itself hides are -inf (or very negative). T + 1 with a sink
+            behind the keys, which no query's softmax over all keys leaves out.
         length: L, the tokens of the prompt.
         policy: S, R, K, W, the pooling and the score.
 
@@ -30,8 +31,8 @@ def select(logits: NDArray[np.float32], length: int, policy: Policy) -> NDArray[
     kept = policy.selected(length)
     if kept == 0:
         return np.zeros(0, np.int64)
-    wanted = f"[G, W = {policy.window}, T = {length}]"
-    if logits.ndim != 3 or logits.shape[1:] != (policy.window, length):
+    wanted = f"[G, W = {policy.window}, T = {length} (+ 1)]"
+    if logits.ndim != 3 or logits.shape[1] != policy.window or logits.shape[2] not in (length, length + 1):
         raise ValueError(f"the logits must be {wanted}, got {list(logits.shape)}")
 
     candidates = slice(policy.sink, length - policy.recent)
@@ -40,7 +41,9 @@ def select(logits: NDArray[np.float32], length: int, policy: Policy) -> NDArray[
         weights = _softmax(logits[:, :, candidates])
     else:
         query = np.arange(length - policy.window, length)[:, None]
-        weights = _softmax(np.where(np.arange(length) <= query, logits, -np.inf))[:, :, candidates]
+        seen = np.arange(logits.shape[2]) <= query
+        seen[:, length:] = True
+        weights = _softmax(np.where(seen, logits, -np.inf))[:, :, candidates]
     scores = _pool(weights.sum(axis=1), policy).mean(axis=0)
     # A stable sort of the negated scores puts equal scores in the order of their positions.
     best = np.argsort(-scores, kind="stable")[:kept]

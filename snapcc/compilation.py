@@ -119,6 +119,8 @@ class Lowering:
         module = self._imported(decoder, choice)
         yield "torch"
         module = self._raised(module, decoder, choice)
+        if self._drops(choice.extends):
+            self._drop_extends(module, choice.policy)
         yield "kv"
         yield from self._from_kv(module, choice.policy, self._options.batch)
 
@@ -221,6 +223,21 @@ class Lowering:
     def _drops(self, extends: Sequence[int]) -> bool:
         """Whether there is an extend that nobody asked for."""
         return bool(extends) and self._options.extends is None
+
+    def _drop_extends(self, module: ir.Module, policy: Policy) -> None:
+        """Leaves extend out where an attention must know the positions in its slots, which extend cannot tell it."""
+        from snapcc.compiler.analysis.functions import body, functions
+        from snapcc.compiler.passes.apply_policy import looks_at_positions
+
+        found = [f for name, f in functions(module.operation).items() if name.startswith("extend_")]
+        operations = [view.operation for function in found for view in body(function).operations]
+        if any(op.name == "kv.attention" and looks_at_positions(op, policy) for op in operations):
+            for function in found:
+                function.erase()
+            self._show(module)
+            self._progress.note(
+                "extend goes through decode, token by token: the model looks at the position of each key"
+            )
 
     def _import(self, decoder: Decoder, choice: Choice, extends: Sequence[int]) -> ir.Module:
         from snapcc.compiler.passes.manager import new_context

@@ -156,7 +156,7 @@ def decode(s: Shapes, policy: Policy) -> str:
             "kv.attention",
             [q, caches[0], v, visible],
             vt((s.b, s.h, s.g, 1, s.d)),
-            f"causal = 0 : i64, {_attention(s)}",
+            f"operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>, causal = 0 : i64, {_attention(s)}",
         )
         flat = body.view(o, (s.b, s.heads))
         x = body.add(x, body.mm(flat, body.parameter(f"{i}.o", (s.heads, s.e)), (s.b, s.e)), (s.b, s.e))
@@ -190,6 +190,7 @@ def prefill(s: Shapes, policy: Policy) -> str:
                     [q, k, "%length"],
                     vt([s.h, policy.topk], "si64"),
                     f"{_slots(policy)}, selected = {policy.topk} : i64, window = {policy.window} : i64, "
+                    f"operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, "
                     f'pool = "{policy.pool}", pool_size = {policy.pool_size} : i64, score = "{policy.score}", '
                     f"{_attention(s)}",
                 )
@@ -205,7 +206,12 @@ def prefill(s: Shapes, policy: Policy) -> str:
             full = [s.b, *shape[1:]]
             old = body.load(f"{i}.{kind}", full)
             body.store(f"{i}.{kind}", body.op("kv.write_row", [old, compact, "%row"], vt(full)))
-        o = body.op("kv.attention", [q, k, v], vt((1, s.h, s.g, s.n, s.d)), f"causal = 1 : i64, {_attention(s)}")
+        o = body.op(
+            "kv.attention",
+            [q, k, v],
+            vt((1, s.h, s.g, s.n, s.d)),
+            f"operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, causal = 1 : i64, {_attention(s)}",
+        )
         flat = body.view(body.permute(o, (0, 3, 1, 2, 4), (1, s.n, s.h, s.g, s.d)), (s.n, s.heads))
         x = body.add(x, body.mm(flat, body.parameter(f"{i}.o", (s.heads, s.e)), (s.n, s.e)), (s.n, s.e))
     one = body.int(1)

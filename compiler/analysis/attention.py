@@ -13,34 +13,43 @@ from torch_mlir import ir
 
 from ..diagnostics import Refusal
 from ..dialect.types import element_of, shape_of
-from .aten import IDENTITIES, Kind, NotConstant, constant, kind_of, owner
+from .aten import IDENTITIES, Kind, NotConstant, constant, kind_of, owner, rank_of, tensor_operands
 from .axes import Axes, Axis, Dims, Follows, Group, axes_in, dimension_of
 from .evaluate import Evaluator, NotEvaluable
+
+HIDDEN = -1e4
+"""A number at most this, added to a logit, hides its key: in f32 its weight is exactly zero."""
 
 
 @dataclass(frozen=True)
 class Mask:
     """A value that meets the logits along the cache axis.
 
-    ``how`` is "add" (a number is added), "keep" (logits stay where it is true, else ``filler``) or
-    "hide" (``filler`` where it is true).
+    ``logits`` are what it meets. ``how`` is "add" (a number is added), "keep" (logits stay where it is true, else
+    ``filler``) or "hide" (``filler`` where it is true). ``factor`` scales the logits between it and the softmax.
     """
 
     operation: ir.Operation
+    logits: ir.Value
     value: ir.Value
     how: str
     filler: ir.Value | None
+    factor: float
 
 
 @dataclass
 class Logits:
-    """``masks(softcap * tanh(scale * q k^T / softcap))``; a soft cap of 0.0 is none."""
+    """``masks(softcap * tanh(scale * q k^T / softcap))``; a soft cap of 0.0 is none.
+
+    ``sinks`` is the concat that puts one more logit behind them, if there is one.
+    """
 
     softmax: ir.Operation
     product: ir.Operation
     scale: float = 1.0
     softcap: float = 0.0
     masks: list[Mask] = field(default_factory=list)
+    sinks: ir.Operation | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class CacheOperand:
 
 
 def softmaxes(function_block: ir.Block, axes: Axes) -> list[tuple[ir.Operation, Axis]]:
-    """The softmaxes over a cache axis, with that axis, in order."""
+    """The softmaxes over a cache axis, with that axis (sinks left out), in order."""
     found = []
     for view in function_block.operations:
         op = view.operation
@@ -82,7 +91,7 @@ def softmaxes(function_block: ir.Block, axes: Axes) -> list[tuple[ir.Operation, 
                         "a softmax runs over the cache axis merged with another one",
                         "take the softmax over the cache axis alone",
                     )
-                found.append((op, group[0]))
+                found.append((op, axes.extended.get(group[0], group[0])))
     return found
 
 
@@ -106,6 +115,11 @@ def logits_of(softmax: ir.Operation, axes: Axes, evaluator: Evaluator) -> Logits
         name = op.name.removeprefix("torch.aten.")
         if is_passage(op):
             value = op.operands[0]
+        elif not found.softcap and (shifted := _shifted(op, axes, evaluator)) is not None:
+            value = shifted
+        elif name == "cat" and not found.masks and factor == 1.0 and _key_of(value, axes) in axes.extended:
+            found.sinks = op
+            value = tensor_operands(op)[0]
         elif name in _FACTORS:
             value, by = _scaled(op, axes, evaluator)
             if by <= 0:
@@ -117,11 +131,14 @@ def logits_of(softmax: ir.Operation, axes: Axes, evaluator: Evaluator) -> Logits
             found.softcap, factor = factor, 1.0
             value = op.operands[0]
         elif name == "bmm":
+            joined = _key_of(value, axes)
+            if joined is not None and joined in axes.extended:
+                raise next(e for e in axes.events if e.axis is axes.extended[joined]).refusal()
             found.product = op
             found.scale = factor * (found.softcap or 1.0)
             return found
         else:
-            value, mask = _masked(op, axes)
+            value, mask = _masked(op, axes, factor)
             if found.softcap:
                 raise Refusal(op, "a mask is applied before the soft cap", "mask the capped logits")
             found.masks.append(mask)
@@ -164,24 +181,51 @@ def _numel(value: ir.Value) -> int:
     return math.prod(shape_of(value.type))
 
 
-def _masked(op: ir.Operation, axes: Axes) -> tuple[ir.Value, Mask]:
+def _shifted(op: ir.Operation, axes: Axes, evaluator: Evaluator) -> ir.Value | None:
+    """The logits that an op changes in a way that no softmax shows; None if it does more than that.
+
+    That is the same number taken from all keys of a query, or a lower bound that is that of a hidden key.
+    """
+    name = op.name.removeprefix("torch.aten.")
+    operands = list(op.operands)
+    if name == "sub.Tensor" and _has_key(operands[0], axes) and constant(operands[2]) == 1:
+        key = next(i for i, g in enumerate(axes.of[operands[0]]) if any(a.follows is Follows.KEY for a in g))
+        back = rank_of(op.results[0]) - key
+        shape = shape_of(operands[1].type)
+        return operands[0] if len(shape) < back or shape[-back] == 1 else None
+    if name in ("maximum", "clamp"):
+        try:
+            bound = constant(operands[1]) if name == "clamp" else float(evaluator(operands[1]).max().item())
+        except (NotConstant, NotEvaluable):
+            return None
+        bounded = name == "clamp" and constant(operands[2]) is not None
+        return operands[0] if isinstance(bound, int | float) and bound <= HIDDEN and not bounded else None
+    return None
+
+
+def _key_of(value: ir.Value, axes: Axes) -> Axis | None:
+    """The cache axis of a value, if it has one."""
+    return next((axis for axis in axes_in(axes.of[value]) if axis.follows is Follows.KEY), None)
+
+
+def _masked(op: ir.Operation, axes: Axes, factor: float) -> tuple[ir.Value, Mask]:
     """The logits that an op masks, and the mask."""
     name = op.name.removeprefix("torch.aten.")
     operands = list(op.operands)
     if name in ("add.Tensor", "sub.Tensor") and constant(operands[2]) == 1:
         a, b = operands[:2]
         if _has_key(a, axes) and not _has_key(b, axes) and name == "add.Tensor":
-            return a, Mask(op, b, "add", None)
+            return a, Mask(op, a, b, "add", None, factor)
         if _has_key(b, axes) and not _has_key(a, axes) and name == "add.Tensor":
-            return b, Mask(op, a, "add", None)
+            return b, Mask(op, b, a, "add", None, factor)
     if name == "where.self":
         condition, a, b = operands
         if _has_key(a, axes) and not _has_key(condition, axes) and not _has_key(b, axes):
-            return a, Mask(op, condition, "keep", b)
+            return a, Mask(op, a, condition, "keep", b, factor)
         if _has_key(b, axes) and not _has_key(condition, axes) and not _has_key(a, axes):
-            return b, Mask(op, condition, "hide", a)
+            return b, Mask(op, b, condition, "hide", a, factor)
     if name.startswith("masked_fill") and not _has_key(operands[1], axes):
-        return operands[0], Mask(op, operands[1], "hide", operands[2])
+        return operands[0], Mask(op, operands[0], operands[1], "hide", operands[2], factor)
     raise Refusal(
         op,
         f"'{op.name}' stands between the keys and their softmax along the cache axis and is not known to be harmless",
@@ -190,7 +234,15 @@ def _masked(op: ir.Operation, axes: Axes) -> tuple[ir.Value, Mask]:
 
 
 def _has_key(value: ir.Value, axes: Axes) -> bool:
-    return any(axis.follows is Follows.KEY for axis in axes_in(axes.of[value]))
+    return _key_of(value, axes) is not None
+
+
+def _without_sinks(op: ir.Operation, axes: Axes) -> bool:
+    """Whether an op leaves the weights of the sinks out and those of all keys in."""
+    if op.name != "torch.aten.slice.Tensor":
+        return False
+    key = _key_of(op.operands[0], axes)
+    return key is not None and key in axes.extended and _key_of(op.results[0], axes) == axes.extended[key]
 
 
 def cache_operand(product: ir.Operation, side: int, axes: Axes, evaluator: Evaluator) -> CacheOperand:
@@ -266,7 +318,7 @@ def value_products(softmax: ir.Operation, key: Axis, axes: Axes) -> list[tuple[i
                 if contracted == (key,):
                     found.append((op, side))
                     continue
-            if is_passage(op):
+            if is_passage(op) or _without_sinks(op, axes):
                 pending.append(op.results[0])
                 continue
             raise Refusal(

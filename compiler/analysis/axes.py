@@ -122,7 +122,8 @@ class Axes:
     """The axes of every tensor value of one function.
 
     ``row`` and ``query`` are those of the tokens, ``keys`` the axis of each ``kv.append``'s result;
-    ``outer_parts`` tells of the outer part of an axis that a view split which axis that was.
+    ``outer_parts`` tells of the outer part of an axis that a view split which axis that was, ``extended`` of a cache
+    axis that more entries were joined behind which axis that was.
     """
 
     def __init__(self, function: ir.Operation) -> None:
@@ -130,6 +131,7 @@ class Axes:
         self.events: list[Event] = []
         self.keys: dict[ir.Value, Axis] = {}
         self.outer_parts: dict[Axis, Axis] = {}
+        self.extended: dict[Axis, Axis] = {}
         self._splits: dict[tuple[Axis, int], tuple[Axis, Axis]] = {}
         tokens = [
             argument
@@ -191,7 +193,7 @@ class Axes:
             self.of[op.results[0]] = (*q[:4], v[3])
         elif not results:
             return
-        elif not [o for o in tensor_operands(op) if axes_in(self.of[o])]:
+        elif kind_of(op) is not Kind.VIEW and not [o for o in tensor_operands(op) if axes_in(self.of[o])]:
             for result in results:
                 self.of[result] = self._plain(result)
         else:
@@ -240,7 +242,8 @@ class Axes:
         self.keys[op.results[0]] = key
 
     def _pointwise(self, op: ir.Operation) -> None:
-        operands = tensor_operands(op)
+        # of axes that say the same, those of a value with the cache axis: a bias has the heads of its logits
+        operands = sorted(tensor_operands(op), key=lambda operand: not _has_key(self.of[operand]))
         result = op.results[0]
         self.of[result] = self._broadcast(op, operands, shape_of(result.type))
 
@@ -397,7 +400,9 @@ class Axes:
         elif kind in ("slice.Tensor", "select.int", "index_select", "narrow"):
             at = axis_operand(op, 1, rank)
             extent = 1 if kind == "select.int" else shape_of(result.type)[at]
-            if extent != shape_of(source.type)[at] or kind == "index_select":
+            if kind == "slice.Tensor" and self._takes_all_keys(op, dims[at], extent):
+                dims[at] = (self.extended[dims[at][0]],)
+            elif extent != shape_of(source.type)[at] or kind == "index_select":
                 self._cut(op, dims[at], "takes a part of")
                 dims[at] = self._fresh(extent)
             if kind == "select.int":
@@ -409,7 +414,7 @@ class Axes:
             for part in parts:
                 self._cut(op, self.of[part][at], "joins something to")
             met = [self._meet(op, [g for g in (self.of[p][i] for p in parts) if g] or [()]) for i in range(rank)]
-            met[at] = self._fresh(shape_of(result.type)[at])
+            met[at] = self._joined(self.of[parts[0]][at], shape_of(result.type)[at])
             self.of[result] = tuple(met)
         elif kind in ("flip", "cumsum", "cumprod", "sort", "topk", "roll"):
             at = {"topk": 2, "roll": 2}.get(kind, 1)
@@ -421,6 +426,20 @@ class Axes:
                 self.of[each] = tuple(dims)
         else:
             self._lose(op, "indexes")
+
+    def _joined(self, first: Group, extent: int) -> Group:
+        """The axis of a concat; behind a cache axis it stays in sight, as logits of sinks are put there."""
+        if len(first) != 1 or first[0].follows is not Follows.KEY or extent == first[0].size:
+            return self._fresh(extent)
+        joined = Axis(Follows.KEY, extent)
+        self.extended[joined] = first[0]
+        return (joined,)
+
+    def _takes_all_keys(self, op: ir.Operation, group: Group, extent: int) -> bool:
+        """Whether a slice takes the cache axis alone of one that more was joined behind."""
+        if len(group) != 1 or group[0] not in self.extended or extent != self.extended[group[0]].size:
+            return False
+        return constant(op.operands[2]) in (0, None) and constant(op.operands[4]) == 1
 
     def _cut(self, op: ir.Operation, group: Group, what: str) -> None:
         for axis in group:

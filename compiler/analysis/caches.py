@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from torch_mlir import ir
 
 from ..diagnostics import Refusal
-from ..dialect.kv import integer
+from ..dialect.kv import Reach, integer
 from ..dialect.types import shape_of
-from .attention import is_passage
+from .aten import owner, tensor_operands
 from .axes import Axes, axes_in, dimension_of
 from .functions import argument_attributes, body
 
@@ -19,7 +20,8 @@ class Cache:
     """One grown cache of a function: ``name`` is its input's.
 
     ``heads`` lie at ``head_axis``, with their features behind them in one dimension if its extent is larger;
-    ``head_axis`` is -1 for a cache without heads.
+    ``head_axis`` is -1 for a cache whose heads share one selection, or that has none. ``reader`` is the attention that
+    reads it first, ``readers`` are all that do, and ``reach`` is how far back they see.
     """
 
     name: str
@@ -27,7 +29,13 @@ class Cache:
     axis: int
     head_axis: int
     heads: int
-    reader: ir.Operation
+    readers: tuple[ir.Operation, ...]
+    reach: Reach
+
+    @property
+    def reader(self) -> ir.Operation:
+        """The attention that reads it first, whose queries score it."""
+        return self.readers[0]
 
 
 def past_length(function: ir.Operation) -> int | None:
@@ -49,8 +57,11 @@ def query_length(function: ir.Operation) -> int:
 def caches(function: ir.Operation) -> list[Cache]:
     """The caches of a raised function in the order of its arguments, each with the attention that reads it first.
 
+    Caches that one attention reads share one selection: per head of the attention, if each of them has these heads.
+
     Raises:
-        Refusal: a cache that no attention reads, or whose heads are not one axis of its own.
+        Refusal: a cache that no attention reads, or whose heads are not one axis of its own, or that attentions of
+            different reach or with different other caches share.
     """
     names = {
         argument: entry["kv.name"]
@@ -63,18 +74,21 @@ def caches(function: ir.Operation) -> list[Cache]:
         attention = view.operation
         if attention.name != "kv.attention":
             continue
+        read: dict[ir.Operation, int] = {}
         for operand in list(attention.operands)[1:3]:
-            append = _source(operand, attention)
-            name = names[append.operands[0]]
-            if name not in found:
-                found[name] = Cache(
-                    name,
-                    append,
-                    integer(append, "axis"),
-                    _head_axis(append, operand, axes),
-                    shape_of(operand.type)[1],
-                    attention,
-                )
+            for append in _sources(operand):
+                head_axis = _head_axis(append, operand, axes)
+                read[append] = min(read.get(append, head_axis), head_axis)
+        own = {names[append.operands[0]] for append in read}
+        _check_shared(attention, own, found)
+        heads = shape_of(attention.operands[1].type)[1] if min(read.values()) > 0 else 1
+        for append, head_axis in read.items():
+            name, at = names[append.operands[0]], head_axis if heads > 1 else -1
+            if name in found:
+                found[name] = dataclasses.replace(found[name], readers=(*found[name].readers, attention))
+            else:
+                reach = Reach.of(attention)
+                found[name] = Cache(name, append, integer(append, "axis"), at, heads, (attention,), reach)
     for argument, name in names.items():
         if name not in found:
             raise Refusal(
@@ -83,26 +97,53 @@ def caches(function: ir.Operation) -> list[Cache]:
     return [found[name] for name in names.values()]
 
 
-def _source(value: ir.Value, attention: ir.Operation) -> ir.Operation:
-    operation = value.owner.operation
-    while operation.name != "kv.append":
-        if not is_passage(operation) or isinstance(operation.operands[0].owner, ir.Block):
+def _check_shared(attention: ir.Operation, names: set[str], found: dict[str, Cache]) -> None:
+    """Attentions that share a cache must share all of them, and see equally far."""
+    readers = {found[name].reader for name in names & found.keys()}
+    for cache in found.values():
+        if cache.name not in names:
+            continue
+        if names - found.keys() or len(readers) > 1:
             raise Refusal(
-                operation,
-                f"'{operation.name}' computes keys or values from the cache at every step",
-                "caches that are expanded or transformed after they are read are not supported yet",
+                attention,
+                f"an attention reads the cache '{cache.name}', which an earlier one reads, with others, which it does "
+                "not: they cannot share one selection",
+                "let attentions share all of their caches or none",
             )
-        operation = operation.operands[0].owner.operation
-    return operation
+        if Reach.of(attention) != cache.reach:
+            raise Refusal(
+                attention,
+                f"two attentions read the cache '{cache.name}', and one sees further back",
+                "give attentions that share a cache the same window",
+            )
+
+
+def _sources(value: ir.Value) -> list[ir.Operation]:
+    """The growths that keys or values are made of, in order; how, ``kv-check-axis`` judges."""
+    found: list[ir.Operation] = []
+    pending, seen = [value], {value}
+    while pending:
+        producer = owner(pending.pop())
+        if producer is None or producer.name == "kv.attention":
+            continue
+        if producer.name == "kv.append":
+            found.append(producer)
+            continue
+        more = [v for v in reversed(tensor_operands(producer)) if v not in seen]
+        seen.update(more)
+        pending += more
+    return found
 
 
 def _head_axis(append: ir.Operation, operand: ir.Value, axes: Axes) -> int:
+    """Where a cache has the heads of keys or values; -1 where it does not tell them apart, as a latent."""
     group = axes.of[operand][1]
-    if not group:
-        return -1
     dims = axes.of[append.results[0]]
-    heads = axes.outer_parts.get(group[0], group[0]) if len(group) == 1 else group[0]
-    if len(group) != 1 or heads not in axes_in(dims) or dims[dimension_of(dims, heads)] != (heads,):
+    own = [axes.outer_parts.get(axis, axis) for axis in group]
+    if not set(own) & axes_in(dims):
+        return -1
+    (heads, *others) = own
+    if others or dims[dimension_of(dims, heads)] != (heads,):
         raise Refusal(
             append,
             "the heads of a cache are no axis of it",

@@ -1,19 +1,23 @@
-"""What masks on attention logits hide, found by evaluating them.
+"""What masks on attention logits hide and add, found by evaluating them.
 
-A mask is harmless where it is plainly causal: the fixed slots get their own mask, from positions. Any other
-meaning (a window, a document, a bias along the cache axis) would be lost, so it must be known first.
+A mask is harmless where it is known: the fixed slots get their own mask and their own bias, from positions. So it must
+be plainly causal, or bound how far back a query sees (a window, a chunk), or add to the logits something linear in the
+key's position (ALiBi). Any other meaning would be lost, and is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_mlir import ir
 
 from ..diagnostics import Refusal
+from ..dialect.kv import Reach
 from ..dialect.types import shape_of
 from .aten import NotConstant, constant
-from .attention import Logits, Mask
+from .attention import HIDDEN, Logits, Mask
 from .axes import Axes, Axis, Follows, dimension_of
 from .evaluate import Evaluator, NotEvaluable
 from .functions import argument_attributes, body
@@ -21,56 +25,136 @@ from .functions import argument_attributes, body
 if TYPE_CHECKING:
     import torch
 
-HIDDEN = -1e4
-"""A number at most this, added to a logit, hides its key: in f32 its weight is exactly zero."""
+
+@dataclass(frozen=True)
+class Slopes:
+    """A bias that grows by ``values[h]`` from each key to the next, whatever the query; ``axes`` are those of h."""
+
+    operation: ir.Operation
+    values: torch.Tensor
+    axes: tuple[Axis, ...]
 
 
-def hidden_keys(logits: Logits, key: Axis, query: Axis, axes: Axes, evaluator: Evaluator) -> torch.Tensor:
-    """Which keys the masks hide from which queries. -> [Q, T] bool.
+@dataclass(frozen=True)
+class Masks:
+    """All that masks do to logits: ``hidden`` [Q, T] bool, the keys that each query does not see, and biases."""
+
+    hidden: torch.Tensor
+    slopes: tuple[Slopes, ...]
+
+
+def read_masks(logits: Logits, key: Axis, query: Axis, axes: Axes, evaluator: Evaluator) -> Masks:
+    """What the masks on logits do.
 
     Raises:
-        Refusal: a mask depends on data, differs between rows or heads, or adds a bias.
+        Refusal: a mask depends on data, hides other keys for other rows or heads, or adds what is not linear.
     """
     import torch
 
-    queries = query.size
-    hidden = torch.zeros(queries, key.size, dtype=torch.bool)
+    hidden = torch.zeros(query.size, key.size, dtype=torch.bool)
+    biases: list[tuple[Mask, torch.Tensor, tuple[Axis, ...]]] = []
     for mask in logits.masks:
-        hidden |= _hidden_by(mask, key, query, axes, evaluator)
-    return hidden
+        hides, bias = _evaluated(mask, evaluator)
+        table, others = _by_query_and_key(hides, mask, key, query, axes)
+        if not bool((table == table[:1]).all()):
+            raise Refusal(mask.operation, "a mask differs between rows or heads", "use one mask for all rows and heads")
+        hidden |= table[0]
+        if bool((bias != 0).any()):
+            biases.append((mask, _by_query_and_key(bias, mask, key, query, axes)[0], others))
+    return Masks(hidden, tuple(_slopes(*found, hidden, key) for found in biases))
 
 
-def _hidden_by(mask: Mask, key: Axis, query: Axis, axes: Axes, evaluator: Evaluator) -> torch.Tensor:
+def reach_of(softmaxes: Sequence[ir.Operation], hidden: Sequence[torch.Tensor]) -> Reach:
+    """How far back the queries of one attention see, from what its masks hide at several lengths.
+
+    ``hidden``: per function, [Q, T] of queries that are the last Q of T tokens.
+
+    Raises:
+        Refusal: a query sees what comes after it, or its keys are no plain past, window or chunk.
+    """
+    import torch
+
+    seen: list[torch.Tensor] = []
+    for softmax, table in zip(softmaxes, hidden, strict=True):
+        queries, keys = table.shape
+        position = torch.arange(keys - queries, keys)
+        first = (~table).int().argmax(1)
+        columns = torch.arange(keys)
+        wanted = (columns < first[:, None]) | (columns > position[:, None])
+        if bool((table != wanted).any()):
+            _refuse(softmax, table)
+        seen.append(torch.stack((position, first)))
+    position, first = torch.cat(seen, 1)
+    at = int(first.argmax())
+    furthest, begin = int(position[at]), int(first[at])
+    if begin == 0:
+        return Reach()
+    window = furthest - begin + 1
+    found = [Reach(window=window)] if bool((first == (position - window + 1).clamp(min=0)).all()) else []
+    # a chunk begins at a multiple of its size, and the query lies in it
+    sizes = (c for c in range(window, begin + 1) if begin % c == 0)
+    found += [Reach(chunk=c) for c in sizes if bool((first == position - position % c).all())]
+    if not found:
+        _refuse(softmaxes[0], hidden[0] if hidden[0].any() else max(hidden, key=lambda table: table.shape[0]))
+    if len(found) > 1:
+        raise Refusal(
+            softmaxes[0],
+            f"a query at position {furthest} sees keys from {begin} on: a sliding window of {window} tokens, or "
+            f"chunks of {found[-1].chunk}",
+            f"compile a prompt of more than {window} tokens too, which shows which it is",
+        )
+    return found[0]
+
+
+def _refuse(softmax: ir.Operation, hidden: torch.Tensor) -> None:
+    import torch
+
+    queries, keys = hidden.shape
+    future = torch.arange(keys)[None, :] > torch.arange(queries)[:, None] + (keys - queries)
+    query, key = (int(x) for x in (hidden != future).nonzero()[0])
+    at = f"of {queries} queries over {keys} keys, query {query} "
+    if hidden[query, key]:
+        raise Refusal(
+            softmax,
+            f"attention over the cache is neither causal nor a window or chunks: {at}does not see key {key}",
+            "prefixes and documents in the mask are not supported yet",
+        )
+    raise Refusal(
+        softmax,
+        f"attention over the cache is not plainly causal: {at}sees key {key}, which comes after it",
+        "mask the future: a padded prompt would see its padding otherwise",
+    )
+
+
+def _evaluated(mask: Mask, evaluator: Evaluator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where a mask hides, and what it adds elsewhere, in the mask's own shape."""
+    import torch
+
     try:
         value = evaluator(mask.value)
         filler = None if mask.filler is None else _number(mask.filler, evaluator)
     except NotEvaluable as stop:
         raise Refusal(mask.operation, *_undecided(stop)) from None
     if mask.how == "add":
-        hidden = value <= HIDDEN
-        if bool(((value != 0) & ~hidden).any()):
-            raise Refusal(
-                mask.operation,
-                "a bias that differs between cached keys is added to the logits",
-                "only masks that hide keys are supported; a bias such as ALiBi is not yet",
-            )
-    else:
-        hidden = value if mask.how == "hide" else ~value
-        if filler is None or filler > HIDDEN:
-            raise Refusal(
-                mask.operation,
-                f"a mask fills logits with {filler}, which does not hide their keys",
-                f"fill with float('-inf') or a number of at most {HIDDEN:g}",
-            )
-    return _queries_by_keys(hidden, mask, key, query, axes)
+        hidden = value * mask.factor <= HIDDEN
+        return hidden, torch.where(hidden, 0.0, value.double() * mask.factor)
+    hidden = value if mask.how == "hide" else ~value
+    if filler is None or filler * mask.factor > HIDDEN:
+        raise Refusal(
+            mask.operation,
+            f"a mask fills logits with {filler}, which does not hide their keys",
+            f"fill with float('-inf') or a number of at most {HIDDEN:g}",
+        )
+    return hidden, torch.zeros(())
 
 
-def _queries_by_keys(hidden: torch.Tensor, mask: Mask, key: Axis, query: Axis, axes: Axes) -> torch.Tensor:
-    """One [Q, T] table from a mask of the logits' shape, which must be the same for all rows and heads."""
-    result = mask.operation.results[0]
-    shape, dims = shape_of(result.type), axes.of[result]
+def _by_query_and_key(
+    value: torch.Tensor, mask: Mask, key: Axis, query: Axis, axes: Axes
+) -> tuple[torch.Tensor, tuple[Axis, ...]]:
+    """[others, Q, T] of a value that is broadcast to the logits, and the axes that make ``others``."""
+    shape, dims = shape_of(mask.logits.type), axes.of[mask.logits]
     if query.size > 1 and not any(query in group for group in dims):
-        lost = axes.lost(result, Follows.QUERY)
+        lost = axes.lost(mask.logits, Follows.QUERY)
         raise (
             lost.refusal()
             if lost is not None
@@ -79,7 +163,6 @@ def _queries_by_keys(hidden: torch.Tensor, mask: Mask, key: Axis, query: Axis, a
             )
         )
     order = [i for i, group in enumerate(dims) if key not in group and query not in group]
-    table = hidden.expand(shape)
     merged = query.size > 1 and dims[dimension_of(dims, query)] != (query,)
     if merged or dims[dimension_of(dims, key)] != (key,):
         raise Refusal(
@@ -88,10 +171,38 @@ def _queries_by_keys(hidden: torch.Tensor, mask: Mask, key: Axis, query: Axis, a
             "mask the logits while queries and keys have dimensions of their own",
         )
     last = [dimension_of(dims, key)] if query.size == 1 else [dimension_of(dims, query), dimension_of(dims, key)]
+    if shape_of(mask.operation.results[0].type) != shape:
+        raise Refusal(mask.operation, "a mask repeats the logits", "give the mask no dimension that the logits lack")
+    own = [1] * (len(shape) - value.dim()) + list(value.shape)
+    # rows and heads that share a mask are not made for it
+    table = value.reshape(own).expand([shape[i] if i in last else extent for i, extent in enumerate(own)])
     table = table.permute([*order, *last]).reshape(-1, query.size, key.size)
-    if not bool((table == table[:1]).all()):
-        raise Refusal(mask.operation, "a mask differs between rows or heads", "use one mask for all rows and heads")
-    return table[0]
+    return table, tuple(axis for i in order if own[i] > 1 for axis in dims[i])
+
+
+def _slopes(mask: Mask, table: torch.Tensor, others: tuple[Axis, ...], hidden: torch.Tensor, key: Axis) -> Slopes:
+    """The slopes of a bias [others, Q, T], which must be linear along the keys that each query sees."""
+    import torch
+
+    seen = ~hidden
+    keys = torch.arange(key.size, dtype=torch.float64)
+    start, end = seen.int().argmax(1), key.size - 1 - seen.int().flip(1).argmax(1)
+    longest = int((end - start).argmax())
+    found: list[float] = []
+    for bias in table:
+        line = bias[longest]
+        first, last = int(start[longest]), int(end[longest])
+        slope = float(line[last] - line[first]) / max(last - first, 1)
+        level = bias.gather(1, start[:, None])
+        off = (bias - level - slope * (keys - start[:, None])).abs()[seen].max()
+        if float(off) > 1e-5 * max(1.0, float(bias.abs()[seen].max())):
+            raise Refusal(
+                mask.operation,
+                "a bias that is not linear in the key's position is added to the logits",
+                "only masks that hide keys and linear biases such as ALiBi are supported",
+            )
+        found.append(slope)
+    return Slopes(mask.operation, torch.tensor(found, dtype=torch.float64), others)
 
 
 def _number(value: ir.Value, evaluator: Evaluator) -> float:

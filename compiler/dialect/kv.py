@@ -7,6 +7,7 @@ sequence axis at ``axis``.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch_mlir import ir
@@ -46,6 +47,35 @@ def index_attribute(value: int) -> ir.IntegerAttr:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
+@dataclass(frozen=True)
+class Reach:
+    """How far back a query of an attention sees; 0 is no bound.
+
+    Attributes:
+        window: V: position t sees those after t - V.
+        chunk: c: position t sees those from ``t - t mod c`` on.
+    """
+
+    window: int = 0
+    chunk: int = 0
+
+    @staticmethod
+    def of(op: ir.OpView | ir.Operation) -> "Reach":
+        """That of a ``kv.attention`` or ``kv.topk_select``."""
+        return Reach(*(integer(op, name) if name in op.attributes else 0 for name in ("sliding_window", "chunk")))
+
+    @property
+    def most(self) -> int:
+        """The most positions that a query sees; 0 is no bound."""
+        return self.window or self.chunk
+
+    @property
+    def attributes(self) -> dict[str, ir.Attribute]:
+        """The attributes that say so: none where there is no bound."""
+        bounds = {"sliding_window": self.window, "chunk": self.chunk}
+        return {name: index_attribute(bound) for name, bound in bounds.items() if bound}
+
+
 def attention(
     operands: Sequence[ir.Value],
     *,
@@ -55,20 +85,26 @@ def attention(
     result: ir.Type,
     location: ir.Location,
     before: ir.Operation,
+    bias: ir.Value | None = None,
+    sinks: ir.Value | None = None,
+    reach: Reach = Reach(),
 ) -> ir.Value:
     """A ``kv.attention`` of (q, k, v) or (q, k, v, visible).
 
     The generated builder of AttentionOp cannot be used: it takes a false attribute for a missing one.
     """
+    more = [value for value in (bias, sinks) if value is not None]
+    segments = [1, 1, 1, len(operands) - 3, int(bias is not None), int(sinks is not None)]
     return ir.Operation.create(
         AttentionOp.OPERATION_NAME,
         results=[result],
-        operands=list(operands),
+        operands=[*operands, *more],
         attributes={
             "scale": ir.FloatAttr.get_f64(scale),
             "softcap": ir.FloatAttr.get_f64(softcap),
             "causal": ir.BoolAttr.get(causal),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1, 1, len(operands) - 3]),
+            **reach.attributes,
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
         },
         loc=location,
         ip=ir.InsertionPoint(before),
@@ -98,6 +134,15 @@ def _axis(op: Any, cache: ir.Value) -> bool:
 
 def _batch_vector(op: Any, what: str, value: ir.Value, batch: int) -> bool:
     return _require(op, f"{what}'s shape", shape_of(value.type), "[B] of the cache", [batch])
+
+
+def _reach(op: Any) -> bool:
+    """``sliding_window`` and ``chunk``, which the bindings cannot declare, since an op may be without them."""
+    given = [name for name in ("sliding_window", "chunk") if name in op.attributes]
+    for name in given:
+        if not isinstance(op.attributes[name], ir.IntegerAttr) or integer(op, name) < 1:
+            return _fail(op, f"{name} must be an integer of at least 1, got {op.attributes[name]}")
+    return len(given) < 2 or _fail(op, "takes a sliding_window or a chunk, not both")
 
 
 def _vector(op: Any, what: str, value: ir.Value) -> bool:
@@ -151,12 +196,17 @@ class AppendOp(Kv.Operation, name="append", traits=[ext.Pure]):
 class AttentionOp(Kv.Operation, name="attention", traits=[ext.Pure]):
     """Attention of grouped queries over a cache, softmax included; computed in f32, given in q's type.
 
-    q [B, H, G, Q, Dk], k [B, H, T, Dk], v [B, H, T, Dv], visible [B, T] or [B, Q, T] i1 (optional) ->
-    [B, H, G, Q, Dv].
+    q [B, H, G, Q, Dk], k [B, H, T, Dk], v [B, H, T, Dv], visible [B, T] or [B, Q, T] i1 (optional), bias [B, H, G, T]
+    or [B, H, 1, T] f32 (optional), sinks [H, G] f32 (optional) -> [B, H, G, Q, Dv].
 
-    ``logits = scale * q k^T``; with softcap c > 0, ``c * tanh(logits / c)`` (0.0 is none). ``causal`` hides
-    key j from query i where j > i: such a key has weight zero. A key that ``visible`` hides, from all queries of a
-    row or from one, is selected away, in the weights and in the product with v, whatever bytes it holds.
+    ``logits = scale * q k^T``; with softcap c > 0, ``c * tanh(logits / c)`` (0.0 is none); then ``bias`` is added, the
+    same for all queries. ``causal`` hides key j from query i where j > i: such a key has weight zero. A key that
+    ``visible`` hides, from all queries of a row or from one, is selected away, in the weights and in the product with
+    v, whatever bytes it holds. ``sinks`` is the logit of one more key per head, whose value is zero.
+
+    Two more attributes, where the model bounds how far back its queries see, the last of which stands at key T - 1:
+    ``sliding_window`` hides what lies that many tokens or more before a query, ``chunk`` what lies before the multiple
+    of ``chunk`` at or before it.
     See tests/lit/dialect/attention.mlir.
     """
 
@@ -164,6 +214,8 @@ class AttentionOp(Kv.Operation, name="attention", traits=[ext.Pure]):
     k: ext.Operand[Any]
     v: ext.Operand[Any]
     visible: ext.Operand[Any] | None
+    bias: ext.Operand[Any] | None
+    sinks: ext.Operand[Any] | None
     scale: ir.FloatAttr
     softcap: ir.FloatAttr
     causal: ir.IntegerAttr
@@ -185,20 +237,77 @@ class AttentionOp(Kv.Operation, name="attention", traits=[ext.Pure]):
             return _fail(op, f"softcap must be at least 0, got {number(op, 'softcap')}")
         if integer(op, "causal") and n != t:
             return _fail(op, f"causal attention needs as many queries as keys, got {n} and {t}")
-        visible = shape_of(op.operands[3].type) if len(op.operands) > 3 else [b, t]
-        per_query = len(visible) == 3
+        per_query = op.visible is not None and len(shape_of(op.visible.type)) == 3
+        groups = shape_of(op.bias.type)[2:3] if op.bias is not None else []
+        wanted = {
+            "visible": ("[B, Q, T]", [b, n, t], "i1") if per_query else ("[B, T]", [b, t], "i1"),
+            "bias": ("[B, H, G or 1, T]", [b, h, 1 if groups == [1] else g, t], "f32"),
+            "sinks": ("[H, G]", [h, g], "f32"),
+        }
         return (
-            _require(op, "k's shape", k, "[B, H, T, Dk] of q", [b, h, t, dk])
+            _reach(op)
+            and _require(op, "k's shape", k, "[B, H, T, Dk] of q", [b, h, t, dk])
             and _require(op, "v's shape", v[:3], "[B, H, T, ..] of k", [b, h, t])
-            and _require(
-                op,
-                "visible's shape",
-                visible,
-                "[B, Q, T]" if per_query else "[B, T]",
-                [b, n, t] if per_query else [b, t],
+            and all(
+                _require(op, f"{name}'s shape", shape_of(value.type), rule, shape)
+                and _require(op, f"{name}'s element type", element_of(value.type), element, element)
+                for name, (rule, shape, element) in wanted.items()
+                if (value := getattr(op, name)) is not None
             )
             and _require(op, "the result's shape", shape_of(op.results[0].type), "[B, H, G, Q, Dv]", [b, h, g, n, v[3]])
         )
+
+
+class LinearBiasOp(Kv.Operation, name="linear_bias", traits=[ext.Pure]):
+    """A bias that grows with the key's position (ALiBi): ``slope * (j - (T - 1))`` for key j.
+
+    slopes [H, G] f32 -> [B, H, G, T] f32, the same for all rows. Source: arXiv:2108.12409, section 3; what is the same
+    for all keys of a query is left out, as a softmax does not show it. See tests/lit/dialect/linear_bias.mlir.
+    """
+
+    slopes: ext.Operand[Any]
+    bias: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not _tensors(op):
+            return False
+        slopes, bias = shape_of(op.operands[0].type), shape_of(op.results[0].type)
+        return (
+            _require(op, "slopes' rank", len(slopes), "2, [H, G]", 2)
+            and _require(op, "the result's rank", len(bias), "4, [B, H, G, T]", 4)
+            and _require(op, "the result's shape", bias[1:3], "[.., H, G, ..] of slopes", slopes)
+        )
+
+
+class SlotPositionsOp(Kv.Operation, name="slot_positions", traits=[ext.Pure]):
+    """The position of the token that stands in each slot once the row's own token, at ``positions``, stands in its.
+
+    positions [B], selected [B, H, K] (optional) -> [B, H, S + R + K] i64, H = 1 without ``selected``. The token of a
+    slot below S is that of the slot's number; of ring slot S + r the last one not after ``t`` that goes there, by
+    ``kv.slots``; the rest are ``selected``. What it says of a slot that ``kv.visible`` hides has no meaning.
+    See tests/lit/dialect/slot_positions.mlir.
+    """
+
+    positions: ext.Operand[Any]
+    selected: ext.Operand[Any] | None
+    sink: ir.IntegerAttr
+    ring: ir.IntegerAttr
+    tokens: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not (_tensors(op) and _policy(op) and _vector(op, "positions", op.operands[0])):
+            return False
+        (rows,) = shape_of(op.operands[0].type)
+        heads, topk = 1, 0
+        if len(op.operands) > 1:
+            selected = shape_of(op.operands[1].type)
+            if len(selected) != 3 or selected[0] != rows:
+                return _fail(op, f"selected's shape must be [B, H, K] of {rows} rows, got {selected}")
+            heads, topk = selected[1:]
+        slots = integer(op, "sink") + integer(op, "ring") + topk
+        return _require(op, "the result's shape", shape_of(op.results[0].type), "[B, H, C]", [rows, heads, slots])
 
 
 class SlotsOp(Kv.Operation, name="slots", traits=[ext.Pure]):
@@ -436,16 +545,20 @@ class VisibleExtendOp(Kv.Operation, name="visible_extend", traits=[ext.Pure]):
 class TopkSelectOp(Kv.Operation, name="topk_select", traits=[ext.Pure]):
     """The K positions of the prompt that the last W queries attend to most, per key-value head, ascending.
 
-    q [1, H, G, N, Dk], k [1, H, N, Dk], length [] i64 -> positions [H, K] i64. Candidates are positions
+    q [1, H, G, N, Dk], k [1, H, N, Dk], length [] i64, bias [1, H, G or 1, N] f32 (optional), sinks [H, G] f32
+    (optional) -> positions [H, K] i64, or [1, K] where all heads share a cache. Candidates are positions
     ``S .. length - R - 1``; fewer than K of them leave the tail of a row at 0, which
     ``kv.visible`` hides. score "candidates" is the paper's Eq. 3, "all" is SnapKV's.
-    Ties go to the lowest position. In f32. See design section 3.
+    The logits are those of ``kv.attention``, with its ``bias``, its ``sinks`` (in the softmax over all keys), its
+    ``sliding_window`` or its ``chunk``. Ties go to the lowest position. In f32. See design section 3.
     See tests/lit/dialect/topk_select.mlir.
     """
 
     q: ext.Operand[Any]
     k: ext.Operand[Any]
     length: ext.Operand[Any]
+    bias: ext.Operand[Any] | None
+    sinks: ext.Operand[Any] | None
     sink: ir.IntegerAttr
     ring: ir.IntegerAttr
     selected: ir.IntegerAttr
@@ -475,10 +588,22 @@ class TopkSelectOp(Kv.Operation, name="topk_select", traits=[ext.Pure]):
             return _fail(op, f"pool must be avg, max or none, got {string(op, 'pool')}")
         if string(op, "score") not in ("candidates", "all"):
             return _fail(op, f"score must be candidates or all, got {string(op, 'score')}")
+        groups = shape_of(op.bias.type)[2:3] if op.bias is not None else []
+        wanted = {"bias": ("[1, H, G or 1, N]", [1, q[1], 1 if groups == [1] else q[2], q[3]])}
+        wanted["sinks"] = ("[H, G]", q[1:3])
+        result = shape_of(op.results[0].type)
         return (
-            _require(op, "k's shape", k, "[1, H, N, Dk] of q", [q[0], q[1], q[3], q[4]])
+            _reach(op)
+            and _require(op, "k's shape", k, "[1, H, N, Dk] of q", [q[0], q[1], q[3], q[4]])
             and _rank0(op, "length", op.operands[2])
-            and _require(op, "the result's shape", shape_of(op.results[0].type), "[H, K]", [q[1], selected])
+            and all(
+                _require(op, f"{name}'s shape", shape_of(value.type), rule, shape)
+                for name, (rule, shape) in wanted.items()
+                if (value := getattr(op, name)) is not None
+            )
+            and _require(
+                op, "the result's shape", result, "[H, K] or [1, K]", [1 if result[:1] == [1] else q[1], selected]
+            )
         )
 
 

@@ -45,4 +45,10 @@ def declared(op: Any) -> bool:
         if not least <= len(values) <= len(fields):
             allowed = f"{least}" if least == len(fields) else f"{least} to {len(fields)}"
             return fail(op, f"has {len(values)} {what}, expected {allowed}")
+    if sum(field.variadicity == ext.Variadicity.optional for field in operands) > 1:
+        segments = op.attributes.get("operandSegmentSizes", None)
+        counts = list(segments) if isinstance(segments, ir.DenseI32ArrayAttr) else []
+        if len(counts) != len(operands) or sum(counts) != len(op.operands):
+            rule = f"an array of {len(operands)} counts that make {len(op.operands)} operands"
+            return fail(op, f"needs operandSegmentSizes, {rule}")
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +21,15 @@ from ..analysis.functions import (
 )
 from ..diagnostics import Refusal
 from ..dialect.kv import (
+    AttentionOp,
     CompactOp,
     ConcatUpdateOp,
+    Reach,
     ReadRowOp,
     RingExtendOp,
     RingUpdateOp,
     SelectedCountOp,
+    SlotPositionsOp,
     SlotsOp,
     StateLoadOp,
     StateStoreOp,
@@ -60,6 +64,10 @@ class ApplyPolicy:
     and writes by ``kv.ring_extend``; ``reset`` is made. ``order`` "ring" is the above; "time" keeps the recent tokens
     from the oldest to the newest by ``kv.concat_update``, slicing and joining each cache anew: the same tokens, for
     comparing cost; there is no extend then. Design section 3.
+
+    Where an attention sees at most V <= C positions back (a sliding window, chunks), its caches keep a ring of V and
+    nothing else. Where it sees more, or has a bias along the keys (``kv.linear_bias``), the mask and the bias are made
+    of the slots' own positions (``kv.slot_positions``); those of the selected slots are a state of the row then.
 
     Before::
 
@@ -150,6 +158,29 @@ class ApplyPolicy:
 States = dict[str, ir.Type]
 
 
+_UNSEEN = -1e30
+"""Added to the logit of a key: its weight is zero, and no sum of two overflows to a NaN."""
+
+
+def looks_at_positions(op: ir.Operation, policy: Policy) -> bool:
+    """Whether an attention, over slots, must know the position of the token in each, not only which it may see."""
+    view, reach = op.opview, Reach.of(op)
+    assert isinstance(view, AttentionOp)
+    return view.bias is not None or bool(reach.chunk) or (reach != Reach() and _own(policy, reach) == policy)
+
+
+def _own(policy: Policy, reach: Reach) -> Policy:
+    """The policy of caches whose attention sees so far: a ring of all that it sees, if that fits."""
+    if 0 < reach.most <= policy.slots:
+        return dataclasses.replace(policy, sink=0, recent=reach.most, topk=0, window=1)
+    return policy
+
+
+def _selected_state(reader: str) -> str:
+    """The state of the positions of a row's selected slots; ``reader``: the first cache of those that share them."""
+    return f"{reader}_selected"
+
+
 def _policy_attributes(policy: Policy) -> dict[str, ir.Attribute]:
     return {"sink": index_attribute(policy.sink), "ring": index_attribute(policy.recent)}
 
@@ -183,21 +214,23 @@ class _Rewriter:
     def store(self, state: str, value: ir.Value, location: ir.Location, before: ir.Operation) -> None:
         StateStoreOp(value, ir.StringAttr.get(state), loc=location, ip=ir.InsertionPoint(before))
 
-    def mask(self, visible: ir.Value) -> None:
-        """Gives every attention its mask."""
-        for op in [view.operation for view in body(self.function).operations]:
-            if op.name == "kv.attention":
-                masked = attention(
-                    [*list(op.operands)[:3], visible],
-                    scale=number(op, "scale"),
-                    softcap=number(op, "softcap"),
-                    causal=False,
-                    result=op.results[0].type,
-                    location=op.location,
-                    before=op,
-                )
-                op.results[0].replace_all_uses_with(masked)
-                op.erase()
+    def mask(self, op: ir.Operation, visible: ir.Value, bias: ir.Value | None = None) -> None:
+        """Gives an attention its mask, and what is added to its logits."""
+        view = op.opview
+        assert isinstance(view, AttentionOp)
+        masked = attention(
+            [view.q, view.k, view.v, visible],
+            scale=number(op, "scale"),
+            softcap=number(op, "softcap"),
+            causal=False,
+            result=op.results[0].type,
+            location=op.location,
+            before=op,
+            bias=bias,
+            sinks=view.sinks,
+        )
+        op.results[0].replace_all_uses_with(masked)
+        op.erase()
 
     def logits(self) -> ir.Value:
         """The program's own logits."""
@@ -243,6 +276,7 @@ class _Decode(_Rewriter):
     def __init__(self, function: ir.Operation, policy: Policy, order: str, batch: int) -> None:
         super().__init__(function, policy, order)
         self.batch = batch
+        self.states: States = {}
 
     def run(self) -> States:
         found = caches(self.function)
@@ -251,36 +285,134 @@ class _Decode(_Rewriter):
         tokens = self.add_argument("tokens", rows)
         active = self.add_argument("active", vtensor([self.batch], "i1"))
         self.replace_tokens(tokens, TorchBuilder(self.first, self.location))
-        attributes = _policy_attributes(self.policy)
-        places = positions
-        if self.order == "ring":
-            places = SlotsOp(positions, **attributes, slots=index, loc=self.location, ip=self.head).slots
-        count = self.load(SELECTED_COUNT, vtensor([self.batch], "si64"))
-        visible = VisibleOp(
+        self.states = {SELECTED_COUNT: rows}
+        count = self.load(SELECTED_COUNT, rows)
+        places: dict[Policy, ir.Value] = {}
+        for cache in found:
+            own = _own(self.policy, cache.reach)
+            if own not in places:
+                places[own] = positions
+                if self.order == "ring":
+                    places[own] = SlotsOp(
+                        positions, **_policy_attributes(own), slots=index, loc=self.location, ip=self.head
+                    ).slots
+            self._update(cache, own, places[own], active)
+        readers = _readers(found)
+        visible: dict[Reach, ir.Value] = {}
+        for view in list(body(self.function).operations):
+            op = view.operation
+            if op.name != "kv.attention":
+                continue
+            first, reach = readers[op], Reach.of(op)
+            if reach not in visible:
+                visible[reach] = self._visible(reach, positions, count)
+            self.mask(op, visible[reach], self._bias(op, first, reach, positions))
+        states = self.states
+        self.finish([self.batch, shape_of(self.logits().type)[-1]], ("tokens", "positions", "active"))
+        return states
+
+    def _visible(self, reach: Reach, positions: ir.Value, count: ir.Value) -> ir.Value:
+        """The slots that a query of this reach may see, as far as their number tells."""
+        own = _own(self.policy, reach)
+        builder = TorchBuilder(self.first, self.location)
+        if own != self.policy:
+            count = builder.zeros([self.batch], "si64")
+            if reach.chunk:
+                # a chunk fills the ring from its first slot on
+                chunk = builder.integer(reach.chunk)
+                positions = builder.op("torch.aten.remainder.Scalar", [positions, chunk], positions.type)
+        return VisibleOp(
             positions,
             count,
-            **attributes,
-            selected=index_attribute(self.policy.topk),
+            **_policy_attributes(own),
+            selected=index_attribute(self.policy.slots - own.sink - own.recent),
             visible=vtensor([self.batch, self.policy.slots], "i1"),
             loc=self.location,
             ip=self.head,
         ).visible
-        states: States = {SELECTED_COUNT: vtensor([self.batch], "si64")}
-        for cache in found:
-            self._update(cache, places, active, states)
-        self.mask(visible)
-        self.finish([self.batch, shape_of(self.logits().type)[-1]], ("tokens", "positions", "active"))
-        return states
 
-    def _update(self, cache: Cache, places: ir.Value, active: ir.Value, states: States) -> None:
+    def _bias(self, op: ir.Operation, cache: Cache, reach: Reach, positions: ir.Value) -> ir.Value | None:
+        """What an attention adds to its logits by the positions of its slots; ``cache`` is the first that it reads."""
+        view = op.opview
+        assert isinstance(view, AttentionOp)
+        own = _own(self.policy, reach)
+        hides = reach != Reach() and own == self.policy
+        if self.order != "ring" and looks_at_positions(op, self.policy):
+            raise Refusal(
+                op,
+                "the attention looks at the position of each key, and its slots are in the order of time, for "
+                "comparing cost",
+                "use another --kv than naive",
+            )
+        if view.bias is None and not hides:
+            return None
+        builder = TorchBuilder(op)
+        tokens = self._slot_positions(op, cache, own, positions)
+        here = builder.view(positions, [self.batch, 1, 1])
+        if reach.chunk:
+            size = builder.integer(reach.chunk)
+            into = builder.op("torch.aten.remainder.Scalar", [here, size], here.type)
+        distance = builder.op("torch.aten.sub.Tensor", [tokens, here, builder.integer(1)], tokens.type)
+        rows, heads, slots = shape_of(tokens.type)
+        found: list[ir.Value] = []
+        if hides:
+            flags = vtensor([rows, heads, slots], "i1")
+            if reach.window:
+                unseen = builder.op("torch.aten.le.Scalar", [distance, builder.integer(-reach.window)], flags)
+            else:
+                begin = builder.op("torch.aten.add.Tensor", [distance, into, builder.integer(1)], distance.type)
+                unseen = builder.op("torch.aten.lt.Scalar", [begin, builder.integer(0)], flags)
+            number_of = builder.cast(unseen, "f32")
+            low = builder.op("torch.aten.mul.Scalar", [number_of, builder.float(_UNSEEN)], number_of.type)
+            found.append(builder.view(low, [rows, heads, 1, slots]))
+        if view.bias is not None:
+            slopes = _slopes(view.bias)
+            by_head, group = shape_of(slopes.type)
+            steps = builder.view(builder.cast(distance, "f32"), [rows, heads, 1, slots])
+            slopes = builder.view(slopes, [1, by_head, group, 1])
+            type_ = vtensor([rows, by_head, group, slots], "f32")
+            found.append(builder.op("torch.aten.mul.Tensor", [steps, slopes], type_))
+        total = found[-1]
+        if len(found) > 1:
+            total = builder.op("torch.aten.add.Tensor", [*found, builder.integer(1)], total.type)
+        kv_heads, group = shape_of(view.q.type)[1:3]
+        wanted = [rows, kv_heads, shape_of(total.type)[2], slots]
+        if shape_of(total.type) != wanted:
+            operands = [total, builder.integers(wanted), builder.boolean(False)]
+            total = builder.op("torch.aten.expand", operands, vtensor(wanted, "f32"))
+        return total
+
+    def _slot_positions(self, op: ir.Operation, cache: Cache, own: Policy, positions: ir.Value) -> ir.Value:
+        """[B, H, C], H = 1 where all heads have the same."""
+        builder = TorchBuilder(op)
+        heads, others = 1, self.policy.slots - own.sink - own.recent
+        selected = None
+        if own.topk > 0:
+            heads = cache.heads
+            state, type_ = _selected_state(cache.name), vtensor([self.batch, heads, own.topk], "si64")
+            self.states[state] = type_
+            selected = self.load(state, type_)
+        elif others > 0:
+            # behind a ring that has all that is seen: slots that nothing fills
+            selected = builder.zeros([self.batch, 1, others], "si64")
+        return SlotPositionsOp(
+            positions,
+            selected=selected,
+            **_policy_attributes(own),
+            tokens=vtensor([self.batch, heads, self.policy.slots], "si64"),
+            loc=self.location,
+            ip=ir.InsertionPoint(op),
+        ).tokens
+
+    def _update(self, cache: Cache, own: Policy, places: ir.Value, active: ir.Value) -> None:
         grown, location, before = cache.append.results[0], cache.append.location, ir.InsertionPoint(cache.append)
-        states[cache.name] = grown.type
+        self.states[cache.name] = grown.type
         given = (self.load(cache.name, grown.type), cache.append.operands[1], places, active)
         axis = index_attribute(cache.axis)
         if self.order == "ring":
             updated = RingUpdateOp(*given, axis, grown.type, loc=location, ip=before).updated
         else:
-            attributes = _policy_attributes(self.policy)
+            attributes = _policy_attributes(own)
             updated = ConcatUpdateOp(
                 *given, **attributes, axis=axis, updated=grown.type, loc=location, ip=before
             ).updated
@@ -296,7 +428,7 @@ class _Prefill(_Rewriter):
     def run(self) -> None:
         found = caches(self.function)
         block = body(self.function)
-        (length,) = self.argument(LENGTH)
+        length = next(a for a, e in zip(block.arguments, self.entries, strict=True) if e.get("kv.role") == LENGTH)
         (own_tokens,) = self.argument("tokens")
         prompt = shape_of(own_tokens.type)[-1]
         tokens = self.add_argument("tokens", vtensor([1, prompt], "si64"))
@@ -306,15 +438,22 @@ class _Prefill(_Rewriter):
         row = self.add_argument("row", vtensor([], "si64"))
         for cache in found:
             cache.append.results[0].replace_all_uses_with(cache.append.operands[1])
+        self._number_biases()
         operations = [view.operation for view in block.operations]
         # right behind the attention, so that a layer's queries, keys and values need not live on
         behind = dict(itertools.pairwise(operations))
         selections: dict[ir.Operation, ir.Value] = {}
         for cache in found:
             anchor = behind[cache.reader]
-            if self.policy.topk > 0 and cache.reader not in selections:
-                selections[cache.reader] = self._select(cache.reader, length, anchor)
-            self._compact(cache, selections.get(cache.reader), length, row, anchor)
+            own = _own(self.policy, cache.reach)
+            if own.topk > 0 and cache.reader not in selections:
+                selected = self._select(cache, length, anchor)
+                selections[cache.reader] = selected
+                if (state := _selected_state(cache.name)) in self.states:
+                    builder = TorchBuilder(anchor, cache.reader.location)
+                    of_row = builder.view(selected, [1, cache.heads, own.topk])
+                    self._write(state, of_row, row, cache.reader.location, anchor)
+            self._compact(cache, own, selections.get(cache.reader), length, row, anchor)
         count = SelectedCountOp(
             length,
             **_policy_attributes(self.policy),
@@ -324,22 +463,43 @@ class _Prefill(_Rewriter):
             ip=self.tail,
         ).count
         self._write(SELECTED_COUNT, count, row, self.location, self.last)
-        self.finish([shape_of(self.logits().type)[-1]], ("tokens", LENGTH, "row"))
+        vocabulary = next(
+            shape_of(v.type)[-1]
+            for v, e in zip(self.last.operands, result_attributes(self.function), strict=True)
+            if e.get("kv.name") == "logits"
+        )
+        self.finish([vocabulary], ("tokens", LENGTH, "row"))
 
     def _count_up(self, prompt: int, builder: TorchBuilder) -> None:
         """A prompt's positions are 0 .. N - 1."""
         for old in self.argument("positions"):
-            iota = builder.arange(prompt)
-            shape = shape_of(old.type)
-            ones = [1] * (len(shape) - 1)
-            old.replace_all_uses_with(builder.view(iota, [*ones, prompt]))
+            ones = [1] * (len(shape_of(old.type)) - 1)
+            old.replace_all_uses_with(builder.view(builder.arange(prompt), [*ones, prompt]))
 
-    def _select(self, reader: ir.Operation, length: ir.Value, before: ir.Operation) -> ir.Value:
-        q, k = list(reader.operands)[:2]
-        return TopkSelectOp(
-            q,
-            k,
+    def _number_biases(self) -> None:
+        """A prompt's keys stand at their own positions."""
+        for view in list(body(self.function).operations):
+            op = view.operation
+            if op.name != "kv.linear_bias":
+                continue
+            builder = TorchBuilder(op)
+            keys = shape_of(op.results[0].type)[3]
+            heads, group = shape_of(op.operands[0].type)
+            steps = builder.cast(builder.arange(1, 1 - keys), "f32")
+            operands = [builder.view(steps, [1, 1, 1, keys]), builder.view(op.operands[0], [1, heads, group, 1])]
+            op.results[0].replace_all_uses_with(builder.op("torch.aten.mul.Tensor", operands, op.results[0].type))
+            op.erase()
+
+    def _select(self, cache: Cache, length: ir.Value, before: ir.Operation) -> ir.Value:
+        reader = cache.reader
+        view = reader.opview
+        assert isinstance(view, AttentionOp)
+        selected = TopkSelectOp(
+            view.q,
+            view.k,
             length,
+            bias=view.bias,
+            sinks=view.sinks,
             **_policy_attributes(self.policy),
             selected=index_attribute(self.policy.topk),
             window=index_attribute(self.policy.window),
@@ -348,13 +508,22 @@ class _Prefill(_Rewriter):
             score=ir.StringAttr.get(self.policy.score),
             scale=ir.FloatAttr.get_f64(number(reader, "scale")),
             softcap=ir.FloatAttr.get_f64(number(reader, "softcap")),
-            positions=vtensor([shape_of(k.type)[1], self.policy.topk], "si64"),
+            positions=vtensor([cache.heads, self.policy.topk], "si64"),
             loc=reader.location,
             ip=ir.InsertionPoint(before),
-        ).positions
+        )
+        for name, bound in cache.reach.attributes.items():
+            selected.operation.attributes[name] = bound
+        return selected.positions
 
     def _compact(
-        self, cache: Cache, selection: ir.Value | None, length: ir.Value, row: ir.Value, before: ir.Operation
+        self,
+        cache: Cache,
+        own: Policy,
+        selection: ir.Value | None,
+        length: ir.Value,
+        row: ir.Value,
+        before: ir.Operation,
     ) -> None:
         rows = cache.append.operands[1]
         builder = TorchBuilder(before, cache.append.location)
@@ -368,16 +537,24 @@ class _Prefill(_Rewriter):
             builder.view(rows, split),
             length,
             positions=selection,
-            **_policy_attributes(self.policy),
+            **_policy_attributes(own),
             axis=index_attribute(axis),
             head_axis=index_attribute(cache.head_axis),
             order=ir.StringAttr.get(self.order),
-            slots=vtensor([self.policy.slots if i == axis else d for i, d in enumerate(split)], element_of(rows.type)),
+            slots=vtensor([own.slots if i == axis else d for i, d in enumerate(split)], element_of(rows.type)),
             loc=cache.append.location,
             ip=ir.InsertionPoint(before),
         ).slots
-        kept = [self.policy.slots if i == cache.axis else d for i, d in enumerate(given)]
-        self._write(cache.name, builder.view(slots, kept), row, cache.append.location, before)
+        kept = [own.slots if i == cache.axis else d for i, d in enumerate(given)]
+        value = builder.view(slots, kept)
+        if own.slots < self.policy.slots:
+            rest = [self.policy.slots - own.slots if i == cache.axis else d for i, d in enumerate(given)]
+            whole = [self.policy.slots if i == cache.axis else d for i, d in enumerate(given)]
+            parts = builder.tensors([value, builder.zeros(rest, element_of(rows.type))])
+            value = builder.op(
+                "torch.aten.cat", [parts, builder.integer(cache.axis)], vtensor(whole, element_of(rows.type))
+            )
+        self._write(cache.name, value, row, cache.append.location, before)
 
     def _write(self, state: str, value: ir.Value, row: ir.Value, location: ir.Location, before: ir.Operation) -> None:
         type_ = self.states[state]
@@ -397,19 +574,34 @@ class _Extend(_Rewriter):
         tokens = self.add_argument("tokens", vtensor([1, count], "si64"))
         self.replace_tokens(tokens, TorchBuilder(self.first, self.location))
         row = self.add_argument("row", vtensor([], "si64"))
-        visible = VisibleExtendOp(
-            start,
-            length,
-            self._read(SELECTED_COUNT, row, vtensor([1], "si64"), self.location, self.head),
-            **_policy_attributes(self.policy),
-            selected=index_attribute(self.policy.topk),
-            visible=vtensor([1, count, self.policy.slots + count], "i1"),
-            loc=self.location,
-            ip=self.head,
-        ).visible
         for cache in found:
-            self._update(cache, row, start, length)
-        self.mask(visible)
+            self._update(cache, _own(self.policy, cache.reach), row, start, length)
+        selected = self._read(SELECTED_COUNT, row, vtensor([1], "si64"), self.location, self.head)
+        visible: dict[Reach, ir.Value] = {}
+        for op in [view.operation for view in body(self.function).operations]:
+            if op.name != "kv.attention":
+                continue
+            if looks_at_positions(op, self.policy):
+                raise Refusal(
+                    op,
+                    "extend cannot tell an attention the positions of the keys in its slots",
+                    "extend through decode",
+                )
+            reach = Reach.of(op)
+            if reach not in visible:
+                own = _own(self.policy, reach)
+                builder = TorchBuilder(self.first, self.location)
+                visible[reach] = VisibleExtendOp(
+                    start,
+                    length,
+                    selected if own == self.policy else builder.zeros([1], "si64"),
+                    **_policy_attributes(own),
+                    selected=index_attribute(self.policy.slots - own.sink - own.recent),
+                    visible=vtensor([1, count, self.policy.slots + count], "i1"),
+                    loc=self.location,
+                    ip=self.head,
+                ).visible
+            self.mask(op, visible[reach])
         self.finish([shape_of(self.logits().type)[-1]], ("tokens", LENGTH, "row", START))
 
     def _read(
@@ -417,7 +609,7 @@ class _Extend(_Rewriter):
     ) -> ir.Value:
         return ReadRowOp(self.load(state, self.states[state]), row, type_, loc=location, ip=at).value
 
-    def _update(self, cache: Cache, row: ir.Value, start: ir.Value, length: ir.Value) -> None:
+    def _update(self, cache: Cache, own: Policy, row: ir.Value, start: ir.Value, length: ir.Value) -> None:
         grown, (past, rows) = cache.append.results[0], list(cache.append.operands)
         location, before = cache.append.location, ir.InsertionPoint(cache.append)
         builder = TorchBuilder(cache.append)
@@ -430,7 +622,7 @@ class _Extend(_Rewriter):
             row,
             start,
             length,
-            **_policy_attributes(self.policy),
+            **_policy_attributes(own),
             axis=index_attribute(cache.axis),
             updated=self.states[cache.name],
             loc=location,
@@ -438,6 +630,24 @@ class _Extend(_Rewriter):
         ).updated
         self.store(cache.name, updated, location, self.last)
         grown.replace_all_uses_with(joined)
+
+
+def _slopes(bias: ir.Value) -> ir.Value:
+    """Those of a ``kv.linear_bias``, [H, G]."""
+    producer = bias.owner.operation
+    assert producer.name == "kv.linear_bias", producer.name
+    return producer.operands[0]
+
+
+def _readers(found: Sequence[Cache]) -> dict[ir.Operation, Cache]:
+    """For each attention of the function, the first of the caches that it reads, as its reader's selection has it."""
+    first: dict[ir.Operation, Cache] = {}
+    for cache in found:
+        first.setdefault(cache.reader, cache)
+    readers = dict(first)
+    for cache in found:
+        readers |= dict.fromkeys(cache.readers, first[cache.reader])
+    return readers
 
 
 def _add_reset(module: ir.Operation, states: States) -> None:
@@ -458,17 +668,7 @@ def _add_reset(module: ir.Operation, states: States) -> None:
     for state, type_ in states.items():
         ip = ir.InsertionPoint(returned)
         value = StateLoadOp(ir.StringAttr.get(state), type_, loc=location, ip=ip).value
-        zero = _zeros(builder, [1, *shape_of(type_)[1:]], element_of(type_))
+        zero = builder.zeros([1, *shape_of(type_)[1:]], element_of(type_))
         written = WriteRowOp(value, zero, block.arguments[0], type_, loc=location, ip=ir.InsertionPoint(returned))
         StateStoreOp(written.written, ir.StringAttr.get(state), loc=location, ip=ir.InsertionPoint(returned))
     set_signature(function, [{"kv.name": "row", "kv.role": "row"}], [])
-
-
-def _zeros(builder: TorchBuilder, shape: Sequence[int], element: str) -> ir.Value:
-    number_of = {"f16": 5, "f32": 6, "f64": 7, "bf16": 15, "si64": 4, "si32": 3}
-    none = builder.none()
-    return builder.op(
-        "torch.aten.zeros",
-        [builder.integers(shape), builder.integer(number_of[element]), none, none, none],
-        vtensor(shape, element),
-    )

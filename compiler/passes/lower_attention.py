@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ..dialect.kv import integer, number
+from ..dialect.kv import AttentionOp, Reach, integer, number
 from ..dialect.types import element_of, shape_of
 from .template import call_template, operations, replace
 
@@ -22,12 +22,14 @@ class LowerAttention:
     Applies to the op on builtin tensors. Three steps, in f32 whatever the element type: the products of queries and
     keys, the weights ``exp(logit - maximum)``, and the products of weights and values, divided by the weights' sum. A
     key that a query does not see has weight zero, and where ``visible`` hides keys their values are selected away
-    too, so that no byte of a hidden slot is ever used. A query that sees nothing gives zeros.
+    too, so that no byte of a hidden slot is ever used. A query that sees nothing gives zeros. Sinks are in the maximum
+    and in the weights' sum and nowhere else.
 
     One query token (decode) takes all keys at once, without a copy of a cache or a temporary of its size. More
     (prefill, extend) go ``block`` tokens at a time through a loop, each block with the keys up to its own end where the
-    attention is causal: memory grows with the prompt and not with its square, and the program does not grow. Where
-    ``block`` does not divide the tokens, the last block starts early and gives some of them again.
+    attention is causal (a window or a chunk hides keys among these): memory grows with the prompt and not with its
+    square, and the program does not grow. Where ``block`` does not divide the tokens, the last block starts early and
+    gives some of them again.
 
     A ``linalg.transpose`` that brought k or v from a cache's own layout is read through: nothing is transposed.
 
@@ -62,14 +64,16 @@ class LowerAttention:
         """Rewrites the module.
 
         Raises:
-            ValueError: ``block`` is less than 1.
+            ValueError: ``block`` is less than 1, or an attention that is not causal has a window or a chunk.
         """
         if self.block < 1:
             raise ValueError(f"block must be at least 1, got {self.block}")
         for op in operations(module, "kv.attention"):
             task = _Task.of(op)
+            if task.reach != Reach() and not task.causal:
+                raise ValueError("a window over slots is lowered where kv-apply-policy has made it what is visible")
             text = _one_token(task) if task.extents["n"] == 1 else _blocks(task, self.block)
-            replace(op, call_template(op, "kv_attention", text, task.operands, [op.results[0].type]))
+            replace(op, call_template(op, "kv_attention", text, [*task.operands.values()], [op.results[0].type]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,45 +90,54 @@ class _Task:
     """What one op asks for.
 
     Axes are letters: b row, h KV head, g query head of the group, n query token, u key, d and e the features of keys
-    and of values. ``q`` has them as b h g n d, ``visible`` as b u or b n u, keys and values as they are stored.
+    and of values. ``q`` has them as b h g n d, ``visible`` as b u or b n u, ``bias`` as b h g u (or b h u where it is
+    the same for a group), ``sinks`` as h g, keys and values as they are stored.
     """
 
-    operands: list[ir.Value]
+    operands: dict[str, ir.Value]
     q: _Tensor
     k_labels: list[_Label]
     v_labels: list[_Label]
     visible: _Tensor | None
+    bias: _Tensor | None
+    sinks: _Tensor | None
     extents: dict[str, int]
     causal: bool
+    reach: Reach
     scale: float
     softcap: float
     result: ir.Type
 
     @staticmethod
     def of(op: ir.Operation) -> _Task:
-        q, k, v, *visible = op.operands
+        view = op.opview
+        assert isinstance(view, AttentionOp)
+        q, k, v = view.q, view.k, view.v
+        more = {name: value for name in ("visible", "bias", "sinks") if (value := getattr(view, name)) is not None}
         b, h, g, n, d = shape_of(q.type)
         extents = {"b": b, "h": h, "g": g, "n": n, "u": shape_of(k.type)[2], "d": d, "e": shape_of(v.type)[3]}
         (k, k_labels), (v, v_labels) = _stored(k, "bhud"), _stored(v, "bhue")
+        per_query = "visible" in more and len(shape_of(more["visible"].type)) == 3
+        shared = "bias" in more and shape_of(more["bias"].type)[2] == 1
         return _Task(
-            operands=[q, k, v, *visible],
+            operands={"q": q, "k": k, "v": v, **more},
             q=_Tensor("%q", "bhgnd", element_of(q.type)),
             k_labels=k_labels,
             v_labels=v_labels,
-            visible=_Tensor("%visible", "bu" if len(shape_of(visible[0].type)) == 2 else "bnu", "i1")
-            if visible
-            else None,
-            extents=extents,
+            visible=_Tensor("%visible", "bnu" if per_query else "bu", "i1") if "visible" in more else None,
+            bias=_Tensor("%bias", "bhzu" if shared else "bhgu", "f32") if "bias" in more else None,
+            sinks=_Tensor("%sinks", "hg", "f32") if "sinks" in more else None,
+            extents=extents | {"z": 1},
             # one token has one key, and sees it
             causal=integer(op, "causal") != 0 and n > 1,
+            reach=Reach.of(op),
             scale=number(op, "scale"),
             softcap=number(op, "softcap"),
             result=op.results[0].type,
         )
 
     def function(self, body: _Text, result: _Tensor) -> str:
-        names = ["%q", "%k", "%v", "%visible"]
-        arguments = ", ".join(f"{name}: {value.type}" for name, value in zip(names, self.operands, strict=False))
+        arguments = ", ".join(f"%{name}: {value.type}" for name, value in self.operands.items())
         lines = "\n".join([*body.lines, f"return {result.name} : {self.result}"])
         return f"func.func @attention({arguments}) -> {self.result} {{\n{lines}\n}}"
 
@@ -290,11 +303,11 @@ _SMALLEST_NORMAL = "0x00800000"
 
 
 def _keys(text: _Text, task: _Task) -> _Tensor:
-    return _argument(text, "%k", task.operands[1].type, task.k_labels)
+    return _argument(text, "%k", task.operands["k"].type, task.k_labels)
 
 
 def _values(text: _Text, task: _Task) -> _Tensor:
-    return _argument(text, "%v", task.operands[2].type, task.v_labels)
+    return _argument(text, "%v", task.operands["v"].type, task.v_labels)
 
 
 def _argument(text: _Text, name: str, type_: ir.Type, labels: list[_Label]) -> _Tensor:
@@ -335,7 +348,8 @@ def _one_token(task: _Task) -> str:
         if "n" in marked.axes:
             marked = text.join("visible_keys", marked, "nu", "u")
         seen = _Seen.visible(text.split("visible_parts", marked, "u", "sc"))
-    weights, total = _softmax(text, task, dots, "bhg", seen, scaled)
+    bias = task.bias and text.split("bias_parts", _bias(text, task.bias), "u", "sc")
+    weights, total = _softmax(text, task, dots, "bhg", seen, scaled, bias, task.sinks)
     weight_parts = text.split("weight_parts", weights, "c", "ji")
     value_parts = text.split("value_parts", _values(text, task), "u", "sji")
     lanes = _mixtures(text, "lanes", "bhsgiej", weight_parts, value_parts, "bhgsie", select=True)
@@ -402,8 +416,15 @@ def _block(text: _Text, task: _Task, size: int, first: str) -> _Tensor:
         seen = _Seen.visible(marked)
     if task.causal:
         text.add(f"%half = arith.constant {size // 2 if halves else 0} : index")
-        seen = seen.and_before(first)
-    weights, total = _softmax(text, task, dots, "bhyx", seen, scaled=one_axis)
+        seen = seen.and_before(first, task.reach)
+    bias, sinks = task.bias and text.slice("bias_keys", _bias(text, task.bias), "u", "t", "0"), task.sinks
+    if halves:
+        bias = text.join("bias_rows", bias, "hg", "h") if bias is not None and "g" in bias.axes else bias
+        sinks = sinks and text.join("sink_rows", sinks, "hg", "h")
+    else:
+        # x is the query head of the group
+        bias, sinks = (t and dataclasses.replace(t, axes=t.axes.replace("g", "x")) for t in (bias, sinks))
+    weights, total = _softmax(text, task, dots, "bhyx", seen, one_axis, bias, sinks)
     mixed = _mixtures(text, "mixed", "bhxeyt", weights, values, "bhxye", select=task.visible is not None or one_axis)
     out = _divided(text, mixed, total, task.q.element)
     if halves:
@@ -423,9 +444,12 @@ class _Seen:
         """The keys that are marked so."""
         return _Seen((("%seen", visible),))
 
-    def and_before(self, first: str) -> _Seen:
-        """Of those, the keys not after the query. Loops are b, h, y, x, t; row x, y is token first + x half + y."""
-        causal = "%seen" if not self.inputs else "%not_after"
+    def and_before(self, first: str, reach: Reach) -> _Seen:
+        """Of those, the keys not after the query and in its reach.
+
+        Loops are b, h, y, x, t; row x, y is token first + x half + y.
+        """
+        causal = "%seen" if not self.inputs and reach == Reach() else "%not_after"
         lines = [
             "%x = linalg.index 3 : index",
             "%y = linalg.index 2 : index",
@@ -435,10 +459,25 @@ class _Seen:
             "%key = linalg.index 4 : index",
             f"{causal} = arith.cmpi ule, %key, %position : index",
         ]
+        if reach != Reach():
+            causal = "%seen" if not self.inputs else "%in_reach"
+            if reach.window:
+                end = [
+                    "%reached = arith.addi %key, %bound : index",
+                    "%near = arith.cmpi ugt, %reached, %position : index",
+                ]
+            else:
+                end = ["%into = arith.remui %position, %bound : index", "%begin = arith.subi %position, %into : index"]
+                end.append("%near = arith.cmpi uge, %key, %begin : index")
+            lines += [
+                f"%bound = arith.constant {reach.most} : index",
+                *end,
+                f"{causal} = arith.andi %not_after, %near : i1",
+            ]
         if not self.inputs:
             return _Seen((), tuple(lines))
         ((_, visible),) = self.inputs
-        return _Seen((("%marked", visible),), (*lines, "%seen = arith.andi %marked, %not_after : i1"))
+        return _Seen((("%marked", visible),), (*lines, f"%seen = arith.andi %marked, {causal} : i1"))
 
     def choose(self, name: str, value: str, otherwise: str) -> tuple[list[str], str]:
         """Lines that give an f32 value where the key is seen and another where not, and the name of what they give."""
@@ -477,19 +516,40 @@ def _products(
     )
 
 
-def _softmax(text: _Text, task: _Task, dots: _Tensor, rows: str, seen: _Seen, scaled: bool) -> tuple[_Tensor, _Tensor]:
+def _bias(text: _Text, bias: _Tensor) -> _Tensor:
+    """A bias without the axis z, which a group shares."""
+    return text.join("bias_heads", bias, "hz", "h") if "z" in bias.axes else bias
+
+
+def _softmax(
+    text: _Text,
+    task: _Task,
+    dots: _Tensor,
+    rows: str,
+    seen: _Seen,
+    scaled: bool,
+    bias: _Tensor | None,
+    sinks: _Tensor | None,
+) -> tuple[_Tensor, _Tensor]:
     """Weights of the keys, and their sum in each of ``rows``.
 
     The maximum is taken over the seen keys alone, and the weight of a key that is not seen is zero whatever its dot.
     """
     logit_lines, logit = _logit(task, scaled)
+    inputs = [("%dot", dots), *seen.inputs]
+    if bias is not None:
+        inputs.append(("%key_bias", bias))
+        logit_lines, logit = [*logit_lines, f"%biased = arith.addf {logit}, %key_bias : f32"], "%biased"
     loops = dots.axes
     larger, chosen = seen.choose("%chosen", "%larger", "%old")
+    lowest = text.filled("no_maximum", rows, "%lowest")
+    if sinks is not None:
+        lowest = text.generic("sink_maximum", rows, [("%sink", sinks)], lowest, [], "%sink")
     maximum = text.generic(
         "maximum",
         loops,
-        [("%dot", dots), *seen.inputs],
-        text.filled("no_maximum", rows, "%lowest"),
+        inputs,
+        lowest,
         [*logit_lines, f"%larger = arith.maximumf %old, {logit} : f32", *larger],
         chosen,
     )
@@ -497,7 +557,7 @@ def _softmax(text: _Text, task: _Task, dots: _Tensor, rows: str, seen: _Seen, sc
     weights = text.generic(
         "weights",
         loops,
-        [("%dot", dots), *seen.inputs, ("%most", maximum)],
+        [*inputs, ("%most", maximum)],
         text.empty("no_weights", loops),
         [
             *logit_lines,
@@ -508,8 +568,11 @@ def _softmax(text: _Text, task: _Task, dots: _Tensor, rows: str, seen: _Seen, sc
         chosen,
     )
     add = ["%sum = arith.addf %old, %weight : f32"]
-    no_total = text.filled("no_total", rows, "%zero")
-    return weights, text.generic("total", loops, [("%weight", weights)], no_total, add, "%sum")
+    total = text.filled("no_total", rows, "%zero")
+    if sinks is not None:
+        body = ["%below = arith.subf %sink, %most : f32", "%exponential = math.exp %below : f32"]
+        total = text.generic("sink_total", rows, [("%sink", sinks), ("%most", maximum)], total, body, "%exponential")
+    return weights, text.generic("total", loops, [("%weight", weights)], total, add, "%sum")
 
 
 def _logit(task: _Task, scaled: bool) -> tuple[list[str], str]:

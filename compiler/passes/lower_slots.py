@@ -13,7 +13,7 @@ from .template import call_template, operations, replace
 
 @dataclasses.dataclass(frozen=True)
 class LowerSlots:
-    """``kv.slots``, ``kv.visible``, ``kv.visible_extend`` and ``kv.selected_count`` to one ``linalg.generic`` each.
+    """``kv.slots``, ``kv.slot_positions``, ``kv.visible``, ``kv.visible_extend`` and ``kv.selected_count`` to linalg.
 
     Applies to these ops on builtin tensors. The arithmetic is on ``index``, which every target can divide (a 64-bit
     remainder does not legalise for Vulkan).
@@ -31,6 +31,7 @@ class LowerSlots:
         """Rewrites the module."""
         texts = {
             "kv.slots": slots_text,
+            "kv.slot_positions": slot_positions_text,
             "kv.visible": visible_text,
             "kv.visible_extend": visible_extend_text,
             "kv.selected_count": selected_count_text,
@@ -67,6 +68,54 @@ func.func @slots(%positions: {type_}) -> {type_} {{
     linalg.yield %result : {element}
   }} -> {type_}
   return %slots : {type_}
+}}"""
+
+
+def slot_positions_text(op: ir.Operation) -> str:
+    """positions [B], selected [B, H, K] -> [B, H, C]: slot s holds s if s < S, ring slot S + r the last of its turn.
+
+    That is ``t - ((t - S - r) mod R)``, or something negative where no token has been there yet.
+    """
+    positions, result = op.operands[0].type, op.results[0].type
+    element = positions.element_type
+    sink, ring = integer(op, "sink"), integer(op, "ring")
+    rows, heads, slots = result.shape
+    kept = slots - sink - ring
+    more = [value.type for value in list(op.operands)[1:]]
+    arguments = "".join(f", %selected: {type_}" for type_ in more)
+    fixed = f"tensor<{rows}x{heads}x{sink + ring}x{element}>"
+    joined = "return %fixed"
+    if kept:
+        joined = f"""%whole = tensor.empty() : {result}
+  %with_fixed = tensor.insert_slice %fixed into %whole[0, 0, 0] [{rows}, {heads}, {sink + ring}] [1, 1, 1]
+      : {fixed} into {result}
+  %tokens = tensor.insert_slice %selected into %with_fixed[0, 0, {sink + ring}] [{rows}, {heads}, {kept}] [1, 1, 1]
+      : {more[0]} into {result}
+  return %tokens"""
+    return f"""
+#row = affine_map<(b, h, c) -> (b)>
+#slot = affine_map<(b, h, c) -> (b, h, c)>
+func.func @slot_positions(%positions: {positions}{arguments}) -> {result} {{
+  %sink = arith.constant {sink} : index
+  %ring = arith.constant {ring} : index
+  %empty = tensor.empty() : {fixed}
+  %fixed = linalg.generic {{indexing_maps = [#row, #slot], iterator_types = ["parallel", "parallel", "parallel"]}}
+      ins(%positions : {positions}) outs(%empty : {fixed}) {{
+  ^bb0(%position: {element}, %out: {element}):
+    %slot = linalg.index 2 : index
+    %t = arith.index_cast %position : {element} to index
+    %since = arith.subi %t, %slot : index
+    %raised = arith.addi %since, %ring : index
+    %bound = arith.constant 0 : index
+    %from = arith.maxsi %raised, %bound : index
+    %turn = arith.remui %from, %ring : index
+    %last = arith.subi %t, %turn : index
+    %is_sink = arith.cmpi ult, %slot, %sink : index
+    %token = arith.select %is_sink, %slot, %last : index
+    %result = arith.index_cast %token : index to {element}
+    linalg.yield %result : {element}
+  }} -> {fixed}
+  {joined} : {result}
 }}"""
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ..dialect.kv import integer, number, string
+from ..dialect.kv import Reach, TopkSelectOp, integer, number, string
 from ..dialect.types import shape_of
 from .template import call_template, operations, replace
 
@@ -26,11 +26,12 @@ class LowerTopkSelect:
     """``kv.topk_select`` to linalg, as a function called and inlined.
 
     Applies to the op on builtin tensors. Scores are those of design section 3, in f32: [H, G, W, T] logits of the last
-    W queries, never N x N. The selection is by threshold: a non-negative f32 read as an int32 keeps its order, so the
-    K-th largest key is found digit by digit, by counting keys at or above each possible value; all above it are
-    taken, and the lowest positions among those equal to it. The rank of a position is a prefix count in blocks, and
-    slot j of the result is the number of positions of rank at most j. Candidates are a prefix of the positions from S
-    on, since padding and the last R end them; a compiled length that can hold none gives zeros.
+    W queries, never N x N; with sinks, [H, G, W, T + 1], where the softmax is over all keys. Where the result is that
+    of one head, all heads are one group. The selection is by threshold: a non-negative f32 read as an int32 keeps its
+    order, so the K-th largest key is found digit by digit, by counting keys at or above each possible value; all above
+    it are taken, and the lowest positions among those equal to it. The rank of a position is a prefix count in
+    blocks, and slot j of the result is the number of positions of rank at most j. Candidates are a prefix of the
+    positions from S on, since padding and the last R end them; a compiled length that can hold none gives zeros.
 
     Before: ``%1 = "kv.topk_select"(%q, %k, %length) {...} : (...) -> tensor<2x4xi64>``
 
@@ -50,8 +51,15 @@ class LowerTopkSelect:
             replace(op, call_template(op, "kv_topk_select", text, op.operands, [result]))
 
 
+def _arguments(op: ir.Operation) -> str:
+    view = op.opview
+    assert isinstance(view, TopkSelectOp)
+    values = {name: getattr(view, name) for name in ("q", "k", "length", "bias", "sinks")}
+    return ", ".join(f"%{name}: {value.type}" for name, value in values.items() if value is not None)
+
+
 def _no_candidates_text(op: ir.Operation) -> str:
-    arguments = ", ".join(f"%{name}: {v.type}" for name, v in zip("qkl", op.operands, strict=True))
+    arguments = _arguments(op)
     result = op.results[0].type
     return f"""
 func.func @topk_select({arguments}) -> {result} {{
@@ -65,8 +73,7 @@ def _text(op: ir.Operation, most: int) -> str:
 
     M = N - S - R is the most candidates that the compiled length can hold; ``%count`` of them are there.
     """
-    q, k, length = (operand.type for operand in op.operands)
-    result = op.results[0].type
+    length, result = op.operands[2].type, op.results[0].type
     fixed = integer(op, "sink") + integer(op, "ring")
     return f"""
 #hm_h = affine_map<(h, m) -> (h)>
@@ -82,6 +89,9 @@ def _text(op: ir.Operation, most: int) -> str:
 #hbi_h = affine_map<(h, b, i) -> (h)>
 #hbi_hb = affine_map<(h, b, i) -> (h, b)>
 #hbi_hbi = affine_map<(h, b, i) -> (h, b, i)>
+#hgwm_hgm = affine_map<(h, g, w, m) -> (h, g, m)>
+#hgwm_hm = affine_map<(h, g, w, m) -> (h, m)>
+#hgwm_hg = affine_map<(h, g, w, m) -> (h, g)>
 #hgwm_hgwm = affine_map<(h, g, w, m) -> (h, g, w, m)>
 #hgmw_hgwm = affine_map<(h, g, m, w) -> (h, g, w, m)>
 #hgmw_hgm = affine_map<(h, g, m, w) -> (h, g, m)>
@@ -93,7 +103,7 @@ def _text(op: ir.Operation, most: int) -> str:
 #bmnk_bmk = affine_map<(b, m, n, k) -> (b, m, k)>
 #bmnk_bnk = affine_map<(b, m, n, k) -> (b, n, k)>
 #bmnk_bmn = affine_map<(b, m, n, k) -> (b, m, n)>
-func.func @topk_select(%q: {q}, %k: {k}, %length: {length}) -> {result} {{
+func.func @topk_select({_arguments(op)}) -> {result} {{
   %zero = arith.constant 0 : index
   %zero_f32 = arith.constant 0.0 : f32
   %zero_i32 = arith.constant 0 : i32
@@ -120,8 +130,20 @@ def _scores(op: ir.Operation, most: int) -> str:
     element, window, sink = q.element_type, integer(op, "window"), integer(op, "sink")
     rows, flat = f"{heads}x{group}x{window}", f"{heads}x{group * window}"
     queries, keys = f"tensor<{flat}x{features}x{element}>", f"tensor<{heads}x{n}x{features}x{element}>"
-    products, logits = f"tensor<{flat}x{n}xf32>", f"tensor<{rows}x{n}xf32>"
+    view = op.opview
+    assert isinstance(view, TopkSelectOp)
+    # one more logit, behind the keys', where the softmax is over all that the model's own is over
+    columns = n + (view.sinks is not None and string(op, "score") == "all")
+    products, logits = f"tensor<{flat}x{n}xf32>", f"tensor<{rows}x{columns}xf32>"
+    own = f"tensor<{rows}x{n}xf32>"
     candidates, scores = f"tensor<{rows}x{most}xf32>", f"tensor<{heads}x{group}x{most}xf32>"
+    reads = [("#hgwm_hgwm", "%logits", logits, "%product")]
+    if view.bias is not None:
+        shared = shape_of(view.bias.type)[2] == 1
+        bias = f"tensor<{heads}x{columns}xf32>" if shared else f"tensor<{heads}x{group}x{columns}xf32>"
+        reads.append(("#hgwm_hm" if shared else "#hgwm_hgm", "%bias_columns", bias, "%key_bias"))
+    if columns > n:
+        reads.append(("#hgwm_hg", "%sinks", f"tensor<{heads}x{group}xf32>", "%sink"))
     sliced, extents = f"tensor<{rows}x{features}x{element}>", rows.replace("x", ", ")
     return f"""
   %first = arith.constant {sink} : index
@@ -139,17 +161,19 @@ def _scores(op: ir.Operation, most: int) -> str:
   %zero_products = linalg.fill ins(%zero_f32 : f32) outs(%no_products : {products}) -> {products}
   %products = linalg.batch_matmul indexing_maps = [#bmnk_bmk, #bmnk_bnk, #bmnk_bmn]
       ins(%queries, %keys : {queries}, {keys}) outs(%zero_products : {products}) -> {products}
-  %logits = tensor.expand_shape %products [[0], [1, 2], [3]] output_shape [{extents}, {n}] : {products} into {logits}
+  %dots = tensor.expand_shape %products [[0], [1, 2], [3]] output_shape [{extents}, {n}] : {products} into {own}
+{_padded_columns("logits", "dots", own, logits)}{_bias(view.bias, columns)}
   %no_logits = tensor.empty() : {logits}
-  %masked = linalg.generic {{indexing_maps = [#hgwm_hgwm, #hgwm_hgwm],
+  %masked = linalg.generic {{indexing_maps = [{", ".join(read[0] for read in reads)}, #hgwm_hgwm],
       iterator_types = ["parallel", "parallel", "parallel", "parallel"]}}
-      ins(%logits : {logits}) outs(%no_logits : {logits}) {{
-  ^bb0(%product: f32, %out: f32):
+      ins({", ".join(read[1] for read in reads)} : {", ".join(read[2] for read in reads)})
+      outs(%no_logits : {logits}) {{
+  ^bb0({", ".join(f"{read[3]}: f32" for read in reads)}, %out: f32):
     %scale = arith.constant {number(op, "scale")!r} : f32{_logit(op)}
     %lowest = arith.constant {_LOWEST} : f32
     %key = linalg.index 3 : index{_sees(op)}
-    %seen = arith.select %sees, %logit, %lowest : f32
-    linalg.yield %seen : f32
+    %seen = arith.select %sees, %logit, %lowest : f32{_or_sink(n) if columns > n else ""}
+    linalg.yield {"%chosen" if columns > n else "%seen"} : f32
   }} -> {logits}
   %weights = linalg.softmax dimension(3) ins(%masked : {logits}) outs(%no_logits : {logits}) -> {logits}
   %candidate_weights = tensor.extract_slice %weights[0, 0, 0, {sink}] [{extents}, {most}] [1, 1, 1, 1]
@@ -165,34 +189,117 @@ def _scores(op: ir.Operation, most: int) -> str:
     %counted = arith.select %is_candidate, %weight, %zero_f32 : f32
     %next = arith.addf %sum, %counted : f32
     linalg.yield %next : f32
-  }} -> {scores}"""
+  }} -> {scores}{_one_group(op, most)}"""
+
+
+def _one_group(op: ir.Operation, most: int) -> str:
+    """``%grouped_scores`` [H, G, M], [1, H * G, M] where all heads share one selection."""
+    _, heads, group, *_ = shape_of(op.operands[0].type)
+    scores, flat = f"tensor<{heads}x{group}x{most}xf32>", f"tensor<{heads * group}x{most}xf32>"
+    if _heads(op) == (heads, group):
+        return f"""
+  %grouped_scores = tensor.cast %scores : {scores} to {scores}"""
+    shared = f"tensor<1x{heads * group}x{most}xf32>"
+    return f"""
+  %flat_scores = tensor.collapse_shape %scores [[0, 1], [2]] : {scores} into {flat}
+  %grouped_scores = tensor.expand_shape %flat_scores [[0, 1], [2]] output_shape [1, {heads * group}, {most}]
+      : {flat} into {shared}"""
+
+
+def _heads(op: ir.Operation) -> tuple[int, int]:
+    """How many selections there are, and how many query heads have a say in each."""
+    _, heads, group, *_ = shape_of(op.operands[0].type)
+    selections = shape_of(op.results[0].type)[0]
+    return selections, heads * group // selections
+
+
+def _padded_columns(name: str, source: str, given: str, wanted: str) -> str:
+    """``%<name>``: ``%<source>`` with columns behind the keys', if it is to have any."""
+    if given == wanted:
+        return f"""
+  %{name} = tensor.cast %{source} : {given} to {wanted}"""
+    rank = given.count("x")
+    low, high = ", ".join("0" for _ in range(rank)), ", ".join([*("0" for _ in range(rank - 1)), "1"])
+    indices = ", ".join(f"%i{axis}: index" for axis in range(rank))
+    return f"""
+  %{name} = tensor.pad %{source} low[{low}] high[{high}] {{
+  ^bb0({indices}):
+    tensor.yield %zero_f32 : f32
+  }} : {given} to {wanted}"""
+
+
+def _bias(bias: ir.Value | None, columns: int) -> str:
+    """``%bias_columns`` [H, G, columns], or [H, columns] of a bias that a group shares."""
+    if bias is None:
+        return ""
+    _, heads, group, keys = shape_of(bias.type)
+    groups, own = ("[[0, 1, 2], [3]]", f"{heads}x") if group == 1 else ("[[0, 1], [2], [3]]", f"{heads}x{group}x")
+    given, wanted = f"tensor<{own}{keys}xf32>", f"tensor<{own}{columns}xf32>"
+    return f"""
+  %bias_keys = tensor.collapse_shape %bias {groups} : {bias.type} into {given}{
+        _padded_columns("bias_columns", "bias_keys", given, wanted)
+    }"""
 
 
 def _logit(op: ir.Operation) -> str:
-    """``%logit`` from ``%product``: the model's own, scaled and, where the model does so, capped."""
+    """``%logit`` from ``%product``: the model's own, scaled and, where the model does so, capped and biased."""
+    view = op.opview
+    assert isinstance(view, TopkSelectOp)
     softcap = number(op, "softcap")
+    name = "%logit" if view.bias is None else "%unbiased"
     if softcap == 0:
-        return """
-    %logit = arith.mulf %product, %scale : f32"""
-    return f"""
+        lines = f"""
+    {name} = arith.mulf %product, %scale : f32"""
+    else:
+        lines = f"""
     %scaled = arith.mulf %product, %scale : f32
     %cap = arith.constant {softcap!r} : f32
     %ratio = arith.divf %scaled, %cap : f32
     %bent = math.tanh %ratio : f32
-    %logit = arith.mulf %bent, %cap : f32"""
+    {name} = arith.mulf %bent, %cap : f32"""
+    if view.bias is not None:
+        lines += """
+    %logit = arith.addf %unbiased, %key_bias : f32"""
+    return lines
 
 
 def _sees(op: ir.Operation) -> str:
     """``%sees`` at [h, g, w, key]: whether the key is in the softmax, of candidates or of all that the query sees."""
     if string(op, "score") == "candidates":
-        return """
+        lines = """
     %is_past_sink = arith.cmpi sge, %key, %first : index
     %is_before_end = arith.cmpi slt, %key, %end : index
-    %sees = arith.andi %is_past_sink, %is_before_end : i1"""
-    return """
+    %in_softmax = arith.andi %is_past_sink, %is_before_end : i1"""
+    else:
+        lines = """
+    %in_softmax = arith.cmpi sle, %key, %query : index"""
+    reach = Reach.of(op)
+    if reach.window:
+        lines += f"""
+    %bound = arith.constant {reach.window} : index
+    %reached = arith.addi %key, %bound : index
+    %near = arith.cmpi sgt, %reached, %query : index"""
+    elif reach.chunk:
+        lines += f"""
+    %bound = arith.constant {reach.chunk} : index
+    %into = arith.remui %query, %bound : index
+    %begin = arith.subi %query, %into : index
+    %near = arith.cmpi sge, %key, %begin : index"""
+    else:
+        lines += """
+    %near = arith.constant true"""
+    return f"""
     %w = linalg.index 2 : index
-    %query = arith.addi %start, %w : index
-    %sees = arith.cmpi sle, %key, %query : index"""
+    %query = arith.addi %start, %w : index{lines}
+    %sees = arith.andi %in_softmax, %near : i1"""
+
+
+def _or_sink(keys: int) -> str:
+    """``%chosen``: ``%seen`` of a key, the sink's logit behind the keys."""
+    return f"""
+    %first_sink = arith.constant {keys} : index
+    %is_key = arith.cmpi ult, %key, %first_sink : index
+    %chosen = arith.select %is_key, %seen, %sink : f32"""
 
 
 def _padded(most: int) -> tuple[int, int]:
@@ -203,7 +310,7 @@ def _padded(most: int) -> tuple[int, int]:
 
 def _pooled(op: ir.Operation, most: int) -> str:
     """``%keys_by_score`` [H, P] i32: pooled, mean over the group, as order-preserving integers; -1 if no candidate."""
-    _, heads, group, *_ = shape_of(op.operands[0].type)
+    heads, group = _heads(op)
     pool = string(op, "pool")
     kernel = 1 if pool == "none" else integer(op, "pool_size")
     blocks, size = _padded(most)
@@ -222,7 +329,7 @@ def _pooled(op: ir.Operation, most: int) -> str:
     )
     mean_input = "%one_mean" if pool == "avg" else "%score"
     return f"""
-  %padded = tensor.pad %scores low[0, 0, {half}] high[0, 0, {total - most + half}] {{
+  %padded = tensor.pad %grouped_scores low[0, 0, {half}] high[0, 0, {total - most + half}] {{
   ^bb0(%h: index, %g: index, %m: index):
     tensor.yield %zero_f32 : f32
   }} : {scores} to {padded}

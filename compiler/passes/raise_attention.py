@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch_mlir import ir
 
+from ..analysis.aten import tensor_operands
 from ..analysis.attention import (
     CacheOperand,
     Logits,
@@ -18,13 +19,13 @@ from ..analysis.attention import (
     softmaxes,
     value_products,
 )
-from ..analysis.axes import Axes, Axis, Dims, Follows, Group
+from ..analysis.axes import Axes, Axis, Dims, Follows, Group, dimension_of
 from ..analysis.caches import past_length
 from ..analysis.evaluate import Evaluator, Weights
 from ..analysis.functions import argument_attributes, body, functions
-from ..analysis.masks import hidden_keys
+from ..analysis.masks import Masks, Slopes, reach_of, read_masks
 from ..diagnostics import Refusal
-from ..dialect.kv import attention
+from ..dialect.kv import LinearBiasOp, Reach, attention
 from ..dialect.types import element_of, shape_of, vtensor
 from .dead_code import erase_dead
 from .torch_builder import TorchBuilder
@@ -44,8 +45,10 @@ class RaiseAttention:
 
     Applies to decode functions (one query token) and prefill functions (an empty past). Relies on
     ``kv-raise-append``. The masks on the logits are evaluated (``weights`` gives the value of a registered
-    buffer): in prefill they must be exactly causal, in decode they must hide nothing, and then they are dropped,
-    since the slots get a mask of their own. What cannot be shown is refused.
+    buffer): they must be causal, with a sliding window or chunks at most, which the attention then says of itself,
+    alike in all functions; they are dropped, since the slots get a mask of their own. What they add to the logits of
+    keys that they do not hide must be linear in the key's position, and becomes a ``kv.linear_bias``. A logit that is
+    joined behind those of the keys becomes a sink. What cannot be shown is refused.
 
     Before (one of many spellings)::
 
@@ -64,12 +67,25 @@ class RaiseAttention:
 
     def run(self, module: ir.Operation) -> None:
         """Rewrites the module."""
+        read: list[list[_Read]] = []
         for function in functions(module).values():
             if any(entry.get("kv.role") == "cache" for entry in argument_attributes(function)):
-                self._raise(function)
-                erase_dead(function)
+                read.append(self._read(function))
+        if len({len(attentions) for attentions in read}) > 1:
+            raise Refusal(
+                module,
+                f"the model has {' or '.join(str(len(attentions)) for attentions in read)} attentions over its caches, "
+                "depending on the lengths",
+                "let the program do the same whatever the lengths",
+            )
+        for same in zip(*read, strict=True):
+            reach = reach_of([a.logits.softmax for a in same], [a.masks.hidden for a in same])
+            for one in same:
+                _Rewrite(one, reach).run()
+        for function in functions(module).values():
+            erase_dead(function)
 
-    def _raise(self, function: ir.Operation) -> None:
+    def _read(self, function: ir.Operation) -> list[_Read]:
         axes = Axes(function)
         past = past_length(function)
         if past is None:
@@ -79,12 +95,24 @@ class RaiseAttention:
                 "return each cache as torch.cat([past, new], dim), and pass it back in at the next step",
             )
         evaluator = Evaluator(_assumed(function, axes, past), self.weights)
+        found: list[_Read] = []
         for softmax, key in softmaxes(body(function), axes):
             logits = logits_of(softmax, axes, evaluator)
-            hidden = hidden_keys(logits, key, axes.query, axes, evaluator)
-            causal = past == 0 and key.size > 1
-            _check_mask(softmax, hidden, causal)
-            _rewrite(logits, key, causal, axes, evaluator)
+            masks = read_masks(logits, key, axes.query, axes, evaluator)
+            found.append(_Read(logits, key, masks, past == 0 and key.size > 1, axes, evaluator))
+        return found
+
+
+@dataclass(frozen=True)
+class _Read:
+    """An attention as it was found, before anything is rewritten."""
+
+    logits: Logits
+    key: Axis
+    masks: Masks
+    causal: bool
+    axes: Axes
+    evaluator: Evaluator
 
 
 def _assumed(function: ir.Operation, axes: Axes, past: int) -> dict[ir.Value, torch.Tensor]:
@@ -107,98 +135,162 @@ def _assumed(function: ir.Operation, axes: Axes, past: int) -> dict[ir.Value, to
     return known
 
 
-def _check_mask(softmax: ir.Operation, hidden: torch.Tensor, causal: bool) -> None:
-    import torch
+class _Rewrite:
+    """One attention as a ``kv.attention``."""
 
-    queries, keys = hidden.shape
-    wanted = torch.arange(keys)[None, :] > torch.arange(queries)[:, None] + (keys - queries)
-    wrong = (hidden != wanted).nonzero()
-    if not len(wrong):
-        return
-    query, key = (int(x) for x in wrong[0])
-    at = f"of {queries} queries over {keys} keys, query {query} " + (
-        f"does not see key {key}" if hidden[query, key] else f"sees key {key}, which comes after it"
-    )
-    raise Refusal(
-        softmax,
-        f"attention over the cache is not plainly causal: {at}",
-        "windows, prefixes and documents in the mask are not supported yet"
-        if hidden[query, key]
-        else "mask the future: a padded prompt would see its padding otherwise",
-    )
+    def __init__(self, found: _Read, reach: Reach) -> None:
+        self._found, self._reach = found, reach
+        self._axes = found.axes
+        product = found.logits.product
+        self._side = key_side(product, found.axes)
+        self._k = cache_operand(product, self._side, found.axes, found.evaluator)
+        batch = found.axes.row.size
+        if batch > 1 and found.axes.row not in self._k.batch:
+            raise Refusal(product, "the rows of the batch share one cache", "give each row of the batch its own cache")
+        if found.axes.row in self._k.batch and not any(found.axes.row in group for group in self._k.dims):
+            raise Refusal(product, "one cache is repeated for all rows of the batch", "give each row its own cache")
+        self._rows = [found.axes.row] if found.axes.row in self._k.batch else []
+        q_dims = found.axes.of[product.operands[1 - self._side]]
+        self._tokens_at = 2 if self._side == 0 else 1
+        self._grouped = [axis for axis in q_dims[self._tokens_at] if axis is not found.axes.query]
+        if found.axes.query.size > 1 and found.axes.query not in q_dims[self._tokens_at]:
+            raise Refusal(product, "the query tokens of attention are not those of the model's input", _ONE_AXIS)
+        self._queries = [found.axes.query] if found.axes.query in q_dims[self._tokens_at] else []
 
+    @property
+    def _group(self) -> list[Axis]:
+        """The axes of the query heads that share a KV head."""
+        return [*self._k.copies, *self._grouped]
 
-def _rewrite(logits: Logits, key: Axis, causal: bool, axes: Axes, evaluator: Evaluator) -> None:
-    product = logits.product
-    side = key_side(product, axes)
-    k = cache_operand(product, side, axes, evaluator)
-    builder = TorchBuilder(logits.softmax)
-    batch = axes.row.size
-    if batch > 1 and axes.row not in k.batch:
-        raise Refusal(product, "the rows of the batch share one cache", "give each row of the batch its own cache")
-    if axes.row in k.batch and not any(axes.row in group for group in k.dims):
-        raise Refusal(product, "one cache is repeated for all rows of the batch", "give each row its own cache")
-    heads, copies = k.heads, k.copies
+    def _extents(self) -> list[int]:
+        """B, H, G."""
+        heads, group = (math.prod(a.size for a in axis_list) for axis_list in (self._k.heads, self._group))
+        return [self._axes.row.size, heads, group]
 
-    # queries: the product's other operand, its batch dimension seen as the keys' axes
-    q_value = product.operands[1 - side]
-    q_dims = axes.of[q_value]
-    tokens_at = 2 if side == 0 else 1
-    grouped = [axis for axis in q_dims[tokens_at] if axis is not axes.query]
-    if axes.query.size > 1 and axes.query not in q_dims[tokens_at]:
-        raise Refusal(product, "the query tokens of attention are not those of the model's input", _ONE_AXIS)
-    feature = Axis(Follows.PLAIN, math.prod(a.size for a in k.features))
-    query_dims: Dims = (k.batch, q_dims[tokens_at], (feature,))
-    if side == 0:
-        query_dims = (query_dims[0], query_dims[2], query_dims[1])
-    head_count, group_count = (math.prod(a.size for a in axis_list) for axis_list in (heads, [*copies, *grouped]))
-    row_axes = [axes.row] if axes.row in k.batch else []
-    query_axes = [axes.query] if axes.query in q_dims[tokens_at] else []
-    q5 = rearrange(
-        builder,
-        q_value,
-        query_dims,
-        [*row_axes, *heads, *copies, *grouped, *query_axes, feature],
-        [batch, head_count, group_count, axes.query.size, feature.size],
-    )
-    k4 = _cache(builder, k, heads, row_axes, batch)
-    # a model that widens to f32 for its attention gets the cache's own type here: the op computes in f32 anyway
-    q5 = builder.cast(q5, element_of(k4.type))
+    def run(self) -> None:
+        """Puts the op in the place of the products around the softmax."""
+        softmax, k = self._found.logits.softmax, self._k
+        builder = TorchBuilder(softmax)
+        q5 = self._q(builder)
+        k4 = _cache(builder, k, k.heads, self._rows, self._axes.row.size)
+        # a model that widens to f32 for its attention gets the cache's own type here: the op computes in f32 anyway
+        q5 = builder.cast(q5, element_of(k4.type))
+        sinks = self._sinks(builder)
+        bias = self._bias(builder)
+        for product, weights_side in value_products(softmax, self._found.key, self._axes):
+            v = cache_operand(product, 1 - weights_side, self._axes, self._found.evaluator)
+            weight_dims = self._axes.of[product.operands[weights_side]]
+            v_heads = _matching_heads(product, weight_dims[0], v, k.heads, k.copies)
+            # the values may be made after the softmax
+            builder = TorchBuilder(product, softmax.location)
+            v4 = _cache(builder, v, v_heads, self._rows, self._axes.row.size)
+            width = shape_of(v4.type)[3]
+            out = attention(
+                [q5, k4, v4],
+                scale=self._found.logits.scale * k.scale,
+                softcap=self._found.logits.softcap,
+                causal=self._found.causal,
+                result=vtensor([*self._extents(), self._axes.query.size, width], element_of(q5.type)),
+                location=softmax.location,
+                before=product,
+                bias=bias,
+                sinks=sinks,
+                reach=self._reach,
+            )
+            if v.scale != 1.0:
+                raise Refusal(product, f"the cached values are scaled by {v.scale}", "scale the output instead")
+            feature = Axis(Follows.PLAIN, width)
+            out_dims: Dims = (tuple(self._rows), tuple(k.heads), tuple(self._group), tuple(self._queries), (feature,))
+            tokens = weight_dims[1 if weights_side == 0 else 2]
+            order = [*weight_dims[0], *((*tokens, feature) if weights_side == 0 else (feature, *tokens))]
+            result = product.results[0]
+            rearranged = rearrange(builder, out, out_dims, order, shape_of(result.type))
+            result.replace_all_uses_with(builder.cast(rearranged, element_of(result.type)))
 
-    for value_product, weights_side in value_products(logits.softmax, key, axes):
-        v = cache_operand(value_product, 1 - weights_side, axes, evaluator)
-        weights = value_product.operands[weights_side]
-        weight_dims = axes.of[weights]
-        v_heads = _matching_heads(value_product, weight_dims[0], v, heads, copies)
-        # the values may be made after the softmax
-        builder = TorchBuilder(value_product, logits.softmax.location)
-        v4 = _cache(builder, v, v_heads, row_axes, batch)
-        width = shape_of(v4.type)[3]
-        element = element_of(q5.type)
-        out = attention(
-            [q5, k4, v4],
-            scale=logits.scale * k.scale,
-            softcap=logits.softcap,
-            causal=causal,
-            result=vtensor([batch, head_count, group_count, axes.query.size, width], element),
-            location=logits.softmax.location,
-            before=value_product,
+    def _q(self, builder: TorchBuilder) -> ir.Value:
+        """The product's other operand, its batch dimension seen as the keys' axes: [B, H, G, Q, Dk]."""
+        value, k = self._found.logits.product.operands[1 - self._side], self._k
+        tokens = self._axes.of[value][self._tokens_at]
+        feature = Axis(Follows.PLAIN, math.prod(a.size for a in k.features))
+        dims: Dims = (k.batch, (feature,), tokens) if self._side == 0 else (k.batch, tokens, (feature,))
+        order = [*self._rows, *k.heads, *self._group, *self._queries, feature]
+        return rearrange(builder, value, dims, order, [*self._extents(), self._axes.query.size, feature.size])
+
+    def _bias(self, builder: TorchBuilder) -> ir.Value | None:
+        """The biases as one ``kv.linear_bias``."""
+        import torch
+
+        if not self._found.masks.slopes:
+            return None
+        if self._found.logits.sinks is not None:
+            raise Refusal(
+                self._found.logits.sinks,
+                "logits have a bias along the keys and a sink, whose distance from them the bias changes",
+                "use one of them",
+            )
+        rows, heads, group = self._extents()
+        order = [*self._k.heads, *self._group]
+        slopes = sum(
+            (self._by_head(found, order) for found in self._found.masks.slopes), torch.zeros(heads * group).double()
         )
-        if v.scale != 1.0:
-            raise Refusal(value_product, f"the cached values are scaled by {v.scale}", "scale the output instead")
-        feature_v = Axis(Follows.PLAIN, width)
-        out_dims: Dims = (
-            tuple(row_axes),
-            tuple(heads),
-            (*copies, *grouped),
-            tuple(query_axes),
-            (feature_v,),
+        (operation, *_) = [found.operation for found in self._found.masks.slopes]
+        builder = TorchBuilder(self._found.logits.softmax, operation.location)
+        values = builder.floats(slopes.reshape(heads, group).tolist())
+        bias = LinearBiasOp(
+            values,
+            vtensor([rows, heads, group, self._found.key.size], "f32"),
+            loc=operation.location,
+            ip=ir.InsertionPoint(self._found.logits.softmax),
         )
-        token_group = weight_dims[1 if weights_side == 0 else 2]
-        order = [*weight_dims[0], *((*token_group, feature_v) if weights_side == 0 else (feature_v, *token_group))]
-        result = value_product.results[0]
-        rearranged = rearrange(builder, out, out_dims, order, shape_of(result.type))
-        result.replace_all_uses_with(builder.cast(rearranged, element_of(result.type)))
+        return bias.bias
+
+    def _by_head(self, found: Slopes, order: Sequence[Axis]) -> torch.Tensor:
+        """A bias's slopes as [H * G]: the same for rows that share the mask."""
+        axes = [axis for axis in found.axes if axis is not self._axes.row]
+        table = found.values.reshape([axis.size for axis in found.axes])
+        if self._axes.row in found.axes:
+            at = found.axes.index(self._axes.row)
+            if bool((table != table.narrow(at, 0, 1)).any()):
+                raise Refusal(found.operation, "a bias differs between rows", "use one bias for all rows")
+            table = table.select(at, 0)
+        if not set(axes) <= set(order):
+            raise Refusal(
+                found.operation,
+                "a bias differs along something that is no head of the attention",
+                "add one bias per head, broadcast along rows and queries",
+            )
+        have = [axis for axis in order if axis in axes]
+        table = table.permute([axes.index(axis) for axis in have])
+        table = table.reshape([axis.size if axis in axes else 1 for axis in order])
+        return table.expand([axis.size for axis in order]).reshape(-1)
+
+    def _sinks(self, builder: TorchBuilder) -> ir.Value | None:
+        """The logit that was joined behind the keys', [H, G] f32, the same for all rows and queries."""
+        concat = self._found.logits.sinks
+        if concat is None:
+            return None
+        logits, *others = tensor_operands(concat)
+        dims, shape = self._axes.of[logits], shape_of(logits.type)
+        order = [*self._k.heads, *self._group]
+        if len(others) != 1 or shape_of(others[0].type)[dimension_of(dims, self._found.key)] != 1:
+            raise Refusal(concat, "more than one logit is joined behind the keys'", "join one sink per head")
+        (sinks,) = others
+        of_heads: list[Group] = []
+        for i, (group, own) in enumerate(zip(dims, self._axes.of[sinks], strict=True)):
+            if set(group) <= set(order):
+                of_heads.append(group)
+                continue
+            if any(axis.follows is not Follows.COPY for axis in own) or set(group) & set(order):
+                raise Refusal(
+                    concat,
+                    "the logit that is joined behind the keys' differs between rows or queries",
+                    "join a parameter of the heads, broadcast along rows and queries",
+                )
+            of_heads.append(())
+            if shape[i] != 1 and i != dimension_of(dims, self._found.key):
+                sinks = builder.slice(sinks, i, 0, 1)
+        _, heads, group_size = self._extents()
+        return rearrange(builder, builder.cast(sinks, "f32"), tuple(of_heads), order, [heads, group_size])
 
 
 _ONE_AXIS = "let the model's input tokens be the queries, along one axis"

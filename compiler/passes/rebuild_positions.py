@@ -35,6 +35,9 @@ PROBE = "_probe"
 POSITIONS = "positions"
 START = "start"
 
+_ROUNDED = 1e-5
+"""How far apart, of its size, a bias's slope may be at two lengths: it is read off f32 sums."""
+
 
 @dataclass(frozen=True)
 class RebuildPositions:
@@ -277,6 +280,8 @@ class _Rebuild:
         ours, theirs = self._values(value)
         if ours.shape == theirs.shape and bool((ours == theirs).all() | (ours != ours).all()):
             return
+        if user.name == "kv.linear_bias" and bool(((ours - theirs).abs() <= _ROUNDED * ours.abs()).all()):
+            return  # read off biases of different lengths
         producer = owner(value)
         assert producer is not None
         if (offset := self._ahead(ours, theirs)) is not None:

@@ -39,6 +39,37 @@ class TorchBuilder:
         """A ``!torch.int``."""
         return self._constant("int", ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value))
 
+    def floats(self, values: Sequence[Sequence[float]]) -> ir.Value:
+        """A matrix of f32 constants."""
+        numbers = ", ".join(f"[{', '.join(f'{v:.9e}' for v in row)}]" for row in values)
+        type_ = f"tensor<{len(values)}x{len(values[0])}xf32>"
+        return ir.Operation.create(
+            "torch.vtensor.literal",
+            results=[vtensor([len(values), len(values[0])], "f32")],
+            attributes={"value": ir.Attribute.parse(f"dense<[{numbers}]> : {type_}")},
+            loc=self._location,
+            ip=self._point,
+        ).results[0]
+
+    def float(self, value: float) -> ir.Value:
+        """A ``!torch.float``."""
+        return self._constant("float", ir.FloatAttr.get(ir.F64Type.get(), value))
+
+    def zeros(self, shape: Sequence[int], element: str) -> ir.Value:
+        """A tensor of zeros."""
+        none = self.none()
+        kind = self.integer(_SCALAR_TYPES[element])
+        return self.op("torch.aten.zeros", [self.integers(shape), kind, none, none, none], vtensor(shape, element))
+
+    def slice(self, value: ir.Value, at: int, start: int, end: int) -> ir.Value:
+        """The entries ``start .. end - 1`` along a dimension; ``value`` itself where these are all."""
+        shape = shape_of(value.type)
+        if (start, end) == (0, shape[at]):
+            return value
+        operands = [value, *(self.integer(v) for v in (at, start, end, 1))]
+        shape[at] = end - start
+        return self.op("torch.aten.slice.Tensor", operands, vtensor(shape, element_of(value.type)))
+
     def boolean(self, value: bool) -> ir.Value:
         """A ``!torch.bool``."""
         return self._constant("bool", ir.BoolAttr.get(value))
@@ -51,14 +82,11 @@ class TorchBuilder:
         """A ``!torch.list<int>``."""
         return self.op("torch.prim.ListConstruct", [self.integer(v) for v in values], ir.Type.parse("!torch.list<int>"))
 
-    def arange(self, count: int) -> ir.Value:
-        """0 .. count - 1, [count] si64."""
+    def arange(self, end: int, start: int = 0) -> ir.Value:
+        """The numbers ``start .. end - 1``, [N] i64."""
         none = self.none()
-        return self.op(
-            "torch.aten.arange.start_step",
-            [self.integer(0), self.integer(count), self.integer(1), self.integer(_SCALAR_TYPES["si64"]), *[none] * 3],
-            vtensor([count], "si64"),
-        )
+        numbers = [self.integer(v) for v in (start, end, 1, _SCALAR_TYPES["si64"])]
+        return self.op("torch.aten.arange.start_step", [*numbers, none, none, none], vtensor([end - start], "si64"))
 
     def tensors(self, values: Sequence[ir.Value]) -> ir.Value:
         """A ``!torch.list<vtensor>``."""

@@ -110,6 +110,10 @@ class Case:
     softcap: float = 0.0
     layout: str = "heads_first"
     scale: float = 0.3
+    bias: str = ""
+    sinks: bool = False
+    window: int = 0
+    chunk: int = 0
 
     def function(self, name: str) -> str:
         layout = LAYOUTS[self.layout]
@@ -117,13 +121,17 @@ class Case:
         shapes = {"k": [self.b, self.h, self.t, self.d], "v": [self.b, self.h, self.t, self.e]}
         stored = ", ".join(f"%{n}_stored: {tensor(layout.shape(*x), self.element)}" for n, x in shapes.items())
         lines = "\n  ".join(layout.lines(n, shape, self.element) for n, shape in shapes.items())
-        seen = [tensor(self.mask_shape, "i1")] if self.visible else []
-        types = [q, *(tensor(shape, self.element) for shape in shapes.values()), *seen]
+        more = {"seen": tensor(self.mask_shape, "i1")} if self.visible else {}
+        more |= {n: tensor(list(x.shape), "f32") for n, x in self.more().items()}
+        types = [q, *(tensor(shape, self.element) for shape in shapes.values()), *more.values()]
         out = tensor([self.b, self.h, self.g, self.q, self.e], self.element)
+        reach = "".join(f"{n} = {x} : i64, " for n, x in (("sliding_window", self.window), ("chunk", self.chunk)) if x)
+        segments = f"1, 1, 1, {int(self.visible)}, {int(bool(self.bias))}, {int(self.sinks)}"
         return f"""
-func.func @{name}(%q: {q}, {stored}{f", %seen: {seen[0]}" if seen else ""}) -> {out} {{
+func.func @{name}(%q: {q}, {stored}{"".join(f", %{n}: {t}" for n, t in more.items())}) -> {out} {{
   {lines}
-  %out = "kv.attention"(%q, %k, %v{", %seen" if seen else ""}) {{
+  %out = "kv.attention"(%q, %k, %v{"".join(f", %{n}" for n in more)}) {{
+      operandSegmentSizes = array<i32: {segments}>, {reach}
       scale = {self.scale:e} : f64, softcap = {self.softcap:e} : f64, causal = {int(self.causal)} : i64
     }} : ({", ".join(types)}) -> {out}
   return %out : {out}
@@ -146,19 +154,43 @@ func.func @{name}(%q: {q}, {stored}{f", %seen: {seen[0]}" if seen else ""}) -> {
             visible[..., 0] = False
         return q, k, v, visible
 
+    def more(self) -> dict[str, np.ndarray]:
+        """Bias and sinks, f32, where the case has them: the sinks' weights are neither none nor all."""
+        random = np.random.default_rng(self.t + 1)
+        found: dict[str, np.ndarray] = {}
+        if self.bias:
+            shape = (self.b, self.h, self.g if self.bias == "head" else 1, self.t)
+            found["bias"] = random.standard_normal(shape).astype(np.float32)
+        if self.sinks:
+            found["sinks"] = 2 * random.standard_normal((self.h, self.g)).astype(np.float32)
+        return found
+
     def expected(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:
         """PyTorch's result in f64; NaN for a query that sees no key."""
         q64, k64, v64 = (torch.from_numpy(x.astype(np.float64)) for x in (q, k, v))
         logits = torch.einsum("bhgqd,bhtd->bhgqt", q64, k64) * self.scale
         if self.softcap:
             logits = self.softcap * torch.tanh(logits / self.softcap)
+        more = {n: torch.from_numpy(x.astype(np.float64)) for n, x in self.more().items()}
+        if self.bias:
+            logits = logits + more["bias"][:, :, :, None, :]
         seen = torch.ones(self.b, 1, 1, self.q, self.t, dtype=torch.bool)
         if self.visible:
             marked = torch.from_numpy(visible)
             seen = seen & (marked[:, None, None] if self.per_query else marked[:, None, None, None])
         if self.causal:
             seen = seen & torch.ones(self.q, self.t, dtype=torch.bool).tril()
-        weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), -1)
+        query, key = torch.arange(self.q)[:, None], torch.arange(self.t)
+        if self.window:
+            seen = seen & (query - key < self.window)
+        if self.chunk:
+            seen = seen & (query // self.chunk == key // self.chunk)
+        logits = logits.masked_fill(~seen, -torch.inf)
+        if self.sinks:
+            sinks = more["sinks"][None, :, :, None, None].expand(*logits.shape[:-1], 1)
+            weights = torch.softmax(torch.cat((logits, sinks), -1), -1)[..., :-1]
+        else:
+            weights = torch.softmax(logits, -1)
         return torch.einsum("bhgqt,bhte->bhgqe", weights, v64).numpy()
 
 
@@ -178,6 +210,12 @@ CASES = {
     "prefill_29": Case(1, 2, 3, 29, 29, e=24, causal=True, softcap=3.0),
     "prefill_flat": Case(1, 2, 2, 20, 20, causal=True, element="f16", layout="heads_in_features"),
     "batch": Case(2, 2, 2, 11, 11, causal=True, visible=True),
+    "decode_biased": Case(2, 2, 2, 1, 24, visible=True, bias="head", sinks=True, softcap=4.0),
+    "decode_bias_of_group": Case(2, 2, 3, 1, 37, visible=True, bias="group"),
+    "prefill_windowed": Case(1, 2, 2, 20, 20, causal=True, window=5, sinks=True),
+    "prefill_one_head_windowed": Case(1, 2, 1, 21, 21, causal=True, window=9, bias="head", sinks=True),
+    "prefill_halves": Case(1, 2, 1, 16, 16, causal=True, window=3, bias="head", sinks=True),
+    "prefill_chunked": Case(1, 2, 3, 29, 29, causal=True, chunk=6, bias="group"),
     "extend": Case(2, 2, 1, 11, 21, visible=True, scale=1e-05),
     "queries": Case(2, 2, 3, 11, 21, e=24, visible=True, per_query=True),
     "queries_one_head": Case(1, 2, 1, 6, 20, element="bf16", visible=True, per_query=True, layout="tokens_first"),
@@ -212,7 +250,7 @@ class Program:
     def __call__(self, name: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:
         case, store = CASES[name], LAYOUTS[CASES[name].layout].store
         arguments: list[Any] = [q, *(np.ascontiguousarray(store(x)) for x in (k, v))]
-        out = self._modules[-1][name](*arguments, *([visible] if case.visible else [])).to_host()
+        out = self._modules[-1][name](*arguments, *([visible] if case.visible else []), *case.more().values()).to_host()
         return np.array(out).view(NUMPY[case.element]).astype(np.float64)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowered import Program, function, tensor
 
+from snapcc.compiler.dialect.kv import Reach
 from snapcc.compiler.dialect.policy import Policy
 from snapcc.runtime.selection import select
 
@@ -30,6 +31,10 @@ class Selection:
     heads: int = H
     group: int = G
     features: int = D
+    bias: bool = False
+    sinks: bool = False
+    reach: Reach = field(default_factory=Reach)
+    shared: bool = False
 
     @property
     def scale(self) -> float:
@@ -42,6 +47,11 @@ SELECTIONS = {
     "no_sink_one_query": Selection(Policy(0, 8, 16, 1, pool="none"), 20),
     "many_blocks": Selection(Policy(1, 16, 40, 8, pool="max", pool_size=3), 200, "bf16", 2.0, 3, 1),
     "no_room": Selection(Policy(2, 8, 4, 4), 9),
+    "biased": Selection(Policy(2, 8, 4, 4), 40, bias=True, softcap=2.0),
+    "sinks": Selection(Policy(2, 8, 4, 4, score="all"), 40, bias=True, sinks=True),
+    "windowed": Selection(Policy(2, 8, 6, 4), 40, reach=Reach(window=19)),
+    "chunked": Selection(Policy(2, 8, 6, 4, score="all"), 40, reach=Reach(chunk=23)),
+    "shared": Selection(Policy(2, 8, 4, 4), 40, shared=True),
     "exact": Selection(Policy(1, 2, 12, 1, pool="none"), 150, heads=1, group=1, features=1),
 }
 
@@ -82,14 +92,25 @@ def cache_shape(layout: str, rows: int, tokens: int) -> list[int]:
 
 def selection_function(name: str, case: Selection) -> str:
     p = case.policy
+    bounds = (("sliding_window", case.reach.window), ("chunk", case.reach.chunk))
     q = tensor([1, case.heads, case.group, case.n, case.features], case.element)
     k = tensor([1, case.heads, case.n, case.features], case.element)
     attributes = (
         f'{slots(p)}, selected = {p.topk} : i64, window = {p.window} : i64, pool = "{p.pool}", '
         f'pool_size = {p.pool_size} : i64, score = "{p.score}", scale = {case.scale} : f64, '
-        f"softcap = {case.softcap} : f64"
+        f"softcap = {case.softcap} : f64, "
+        f"operandSegmentSizes = array<i32: 1, 1, 1, {int(case.bias)}, {int(case.sinks)}>"
+        + "".join(f", {name} = {bound}" for name, bound in bounds if bound)
     )
-    return function(name, "kv.topk_select", [q, k, "tensor<i64>"], tensor([case.heads, p.topk], "i64"), attributes)
+    more = [tensor(list(x.shape), "f32") for x in more_operands(case)]
+    result = tensor([1 if case.shared else case.heads, p.topk], "i64")
+    return function(name, "kv.topk_select", [q, k, "tensor<i64>", *more], result, attributes)
+
+
+def more_operands(case: Selection) -> list[np.ndarray]:
+    """Bias [1, H, G, N] and sinks [H, G], where the case has them."""
+    bias = [2 * random([1, case.heads, case.group, case.n], seed=7).astype(np.float32)] if case.bias else []
+    return bias + ([2 * random([case.heads, case.group], seed=8).astype(np.float32)] if case.sinks else [])
 
 
 def compaction_function(name: str, layout: str, element: str, policy: Policy, order: str) -> str:
@@ -167,6 +188,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
         seen = tensor([1, M, p.slots + M], "i1")
         one_row = ["tensor<i64>", "tensor<i64>", "tensor<1xi64>"]
         parts.append(function(f"visible_extend_{i}", "kv.visible_extend", one_row, seen, selected))
+        kept = [tensor([B, 2, p.topk], "i64")] if p.topk else []
+        tokens = tensor([B, len(kept) + 1, p.slots], "i64")
+        parts.append(function(f"tokens_{i}", "kv.slot_positions", [i64, *kept], tokens, slots(p)))
         parts.append(function(f"count_{i}", "kv.selected_count", ["tensor<i64>"], "tensor<1xi64>", selected))
     return Program("\n".join(parts), tmp_path_factory.mktemp("ops"))
 
@@ -231,6 +255,21 @@ def test_ring_extend_leaves_what_one_at_a_time_would(program: Program, name: str
         np.testing.assert_array_equal(bits(program(f"read_{name}", np.array(row), cache)), bits(want[row : row + 1]))
 
 
+@pytest.mark.parametrize("index", range(len(SLOTTED)))
+def test_each_visible_slot_has_its_tokens_position(program: Program, index: int) -> None:
+    policy = SLOTTED[index]
+    fixed = policy.sink + policy.recent
+    selected = np.arange(B * 2 * policy.topk).reshape(B, 2, policy.topk)
+    for first in range(0, 3 * fixed, B):
+        positions = np.arange(first, first + B)
+        got = program(f"tokens_{index}", positions, *([selected] if policy.topk else []))
+        np.testing.assert_array_equal(got[:, :, fixed:], selected if policy.topk else np.zeros((B, 1, 0)))
+        for row, t in enumerate(positions):
+            for token in range(t + 1):
+                if token < policy.sink or token > t - policy.recent:
+                    assert (got[row, :, policy.slot(token)] == token).all(), (t, token)
+
+
 def test_a_position_far_out_has_a_slot(program: Program) -> None:
     policy = SLOTTED[0]
     positions = np.array([2**31 + 5, 2**40 + 1, -7])
@@ -240,14 +279,31 @@ def test_a_position_far_out_has_a_slot(program: Program) -> None:
 
 def expected_selection(case: Selection, q: np.ndarray, k: np.ndarray, length: int) -> np.ndarray:
     policy = case.policy
-    want = np.zeros((case.heads, policy.topk), np.int64)
     n = policy.selected(length)
-    for h in range(case.heads if n else 0):
+    if n == 0:
+        return np.zeros((1 if case.shared else case.heads, policy.topk), np.int64)
+    more = more_operands(case)
+    query, key = np.arange(length - policy.window, length)[:, None], np.arange(length)
+    of_heads: list[np.ndarray] = []
+    for h in range(case.heads):
         queries = q[0, h, :, length - policy.window : length].astype(np.float32)
         logits = np.einsum("gwd,td->gwt", queries, k[0, h, :length].astype(np.float32)) * np.float32(case.scale)
         if case.softcap:
             logits = case.softcap * np.tanh(logits / case.softcap)
-        want[h, :n] = select(logits.astype(np.float32), length, policy)
+        if case.bias:
+            logits = logits + more[0][0, h, :, None, :length]
+        if case.reach.window:
+            logits = np.where(query - key < case.reach.window, logits, -np.inf)
+        if case.reach.chunk:
+            logits = np.where(key >= query // case.reach.chunk * case.reach.chunk, logits, -np.inf)
+        of_heads.append(logits.astype(np.float32))
+    groups = [np.concatenate(of_heads)] if case.shared else of_heads
+    want = np.zeros((len(groups), policy.topk), np.int64)
+    for h, logits in enumerate(groups):
+        if case.sinks:
+            column = np.broadcast_to(more[1][h][:, None, None], (*logits.shape[:2], 1))
+            logits = np.concatenate((logits, column), axis=2)
+        want[h, :n] = select(logits, length, policy)
     return want
 
 
@@ -260,7 +316,7 @@ def test_selection(program: Program, name: str) -> None:
     for length in sorted(at for at in lengths if 1 <= at <= n):
         q = 2 * random([1, case.heads, case.group, n, case.features], case.element, length)
         k = random([1, case.heads, n, case.features], case.element, length + 1000)
-        got = program(f"select_{name}", q.astype(NUMPY[case.element]), k, np.array(length))
+        got = program(f"select_{name}", q.astype(NUMPY[case.element]), k, np.array(length), *more_operands(case))
         want = expected_selection(case, q, k, length)
         np.testing.assert_array_equal(got, want, err_msg=f"length {length}")
 

@@ -36,6 +36,8 @@ FAMILIES = {
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {"head_dim": 16}),
     "mistral": ("Mistral", {"sliding_window": None}),
+    "windowed": ("Mistral", {"sliding_window": 6}),
+    "mixed": ("Gemma2", {"sliding_window": 6, "head_dim": 16, "attn_logit_softcapping": 2.0}),
 }
 
 
@@ -66,24 +68,20 @@ def inputs(decoder: Decoder, batch: int, query: int, past: int) -> tuple[Any, ..
             tensors.append(torch.randint(0, decoder.vocabulary, shape))
         elif given.role is Role.POSITIONS:
             tensors.append((torch.arange(query) + past).expand(shape).contiguous())
-        elif given.role is Role.CAUSAL_MASK:
-            hidden = torch.arange(past + query)[None, :] > torch.arange(query)[:, None] + past
-            mask = torch.zeros(shape, dtype=given.dtype)
-            tensors.append(mask.masked_fill(hidden, torch.finfo(given.dtype).min))
         else:
             tensors.append(torch.randn(shape).to(given.dtype))
     layers = len(decoder.caches) // 2
-    return (*tensors[:3], tensors[3 : 3 + layers], tensors[3 + layers :])
+    return (*tensors[:2], tensors[2 : 2 + layers], tensors[2 + layers :])
 
 
 def eager(model: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    ids, positions, mask, keys, values = arguments
-    cache = DynamicCache(config=model.config)
-    for layer, key, value in zip(cache.layers, keys, values, strict=True):
+    ids, positions, keys, values = arguments
+    cache = DynamicCache()
+    for index, (key, value) in enumerate(zip(keys, values, strict=True)):
         if key.shape[2]:
-            layer.update(key, value)
+            cache.update(key, value, index)
     with torch.no_grad():
-        out = model(input_ids=ids, position_ids=positions, attention_mask=mask, cache=cache, use_cache=True)
+        out = model(input_ids=ids, position_ids=positions, cache=cache, use_cache=True)
     return out.logits, [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
 
 
@@ -95,7 +93,7 @@ def test_a_family_specialised_equals_the_model(family: str, tmp_path: Path) -> N
     assert (decoder.vocabulary, decoder.max_positions) == (96, 128)
     assert decoder.supports_prefill
     roles = [i.role for i in decoder.inputs]
-    assert roles == [Role.TOKENS, Role.POSITIONS, Role.CAUSAL_MASK, *[Role.CACHE] * 4]
+    assert roles == [Role.TOKENS, Role.POSITIONS, *[Role.CACHE] * 4]
     for batch, query, past in ((3, 1, 13), (1, 8, 0)):
         program = decoder.specialise(batch, query, past)
         arguments = inputs(decoder, batch, query, past)
@@ -125,10 +123,24 @@ def test_dtype(dtype: str, expected: torch.dtype, tmp_path: Path) -> None:
     torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
 
 
-def test_a_sliding_window_is_refused(tmp_path: Path) -> None:
-    folder = saved(build("mistral", sliding_window=16), tmp_path)
-    with pytest.raises(FrontendError, match=r"layer 0 .* sliding window of 16 tokens"):
-        load_model(folder)
+def test_a_layer_that_keeps_other_state_is_refused() -> None:
+    options = {**SMALL, "layer_types": ["conv", "full_attention"], "conv_L_cache": 3}
+    torch.manual_seed(0)
+    model = transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**options))
+    with pytest.raises(FrontendError, match=r"layer 0 of Lfm2ForCausalLM keeps a LinearAttentionLayer: only layers"):
+        from_model(model, "lfm2")
+
+
+def test_experts_are_exported_as_products_and_stay_as_they_were() -> None:
+    options = {**SMALL, "num_local_experts": 4, "num_experts_per_tok": 2}
+    torch.manual_seed(0)
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**options)).eval()
+    chosen = model.config._experts_implementation
+    decoder = from_model(model, "mixtral")
+    assert model.config._experts_implementation == chosen
+    arguments = inputs(decoder, 2, 3, 5)
+    got = decoder.specialise(2, 3, 5).module()(*arguments)
+    torch.testing.assert_close(got, eager(model, arguments), rtol=1e-4, atol=1e-4)
 
 
 def test_a_window_that_no_layer_uses_is_none(tmp_path: Path) -> None:

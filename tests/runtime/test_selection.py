@@ -121,7 +121,7 @@ def test_nothing_is_selected_where_everything_fits() -> None:
 
 def test_wrong_logits_are_refused() -> None:
     policy = Policy(2, 6, 4, 3)
-    with pytest.raises(ValueError, match=r"must be \[G, W = 3, T = 20\], got \[1, 4, 20\]"):
+    with pytest.raises(ValueError, match=r"must be \[G, W = 3, T = 20 \(\+ 1\)\], got \[1, 4, 20\]"):
         select(np.zeros((1, 4, 20), np.float32), 20, policy)
     with pytest.raises(ValueError, match="sees no key"):
         select(np.full((1, 3, 20), -np.inf, np.float32), 20, policy)

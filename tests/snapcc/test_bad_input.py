@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import compiled
 import decoders
 import pytest
 import torch
@@ -48,6 +47,22 @@ class Stateless(torch.nn.Module):
         return torch.nn.functional.one_hot(tokens, 8).float()
 
 
+class Masked(torch.nn.Module):
+    """A decoder whose mask is an input of which nothing is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(32, 8)
+
+    def forward(
+        self, tokens: torch.Tensor, attention_mask: torch.Tensor, past: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys that are values too: logits [B, Q, V] and [B, P + Q, D]."""
+        x = self.table(tokens)
+        keys = torch.cat((past, x), 1)
+        return (torch.softmax(x @ keys.mT + attention_mask, -1) @ keys) @ self.table.weight.T, keys
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files that are no models, or not what snapcc takes, and one good program."""
@@ -65,9 +80,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.mlir").write_text("module {\n")
     tokens = torch.zeros(1, 4, dtype=torch.long)
     torch.export.save(torch.export.export(Stateless(), (tokens,)), folder / "stateless.pt2")
-    # as a program, its mask is one of which nothing is known
-    compiled.tiny_llama(folder / "llama", layers=1)
-    torch.export.save(load_model(folder / "llama").program, folder / "mask.pt2")
+    dims = {"query": (2, 97), "past": (2, 97), "total": (4, 99)}
+    query, past, total = (torch.export.Dim(name, min=low, max=high) for name, (low, high) in dims.items())
+    example = (torch.zeros(1, 3, dtype=torch.long), torch.zeros(3, 8), torch.zeros(1, 5, 8))
+    shapes = ({1: query}, {0: query, 1: total}, {1: past})
+    masked = torch.export.export(Masked().eval(), example, dynamic_shapes=shapes, strict=False)
+    torch.export.save(masked, folder / "mask.pt2")
     torch.export.save(decoders.REFUSED[0].decoder.program(), folder / "mean.pt2")
     return folder
 

@@ -30,7 +30,7 @@
 // CALL-LABEL: func.func @decode(
 // CALL: call @kv_attention_
 func.func @decode(%q: tensor<3x2x2x1x16xf32>, %k: tensor<3x2x512x16xf32>, %v: tensor<3x2x512x24xf32>, %visible: tensor<3x512xi1>) -> tensor<3x2x2x1x24xf32> {
-  %0 = "kv.attention"(%q, %k, %v, %visible) {causal = 0 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<3x2x2x1x16xf32>, tensor<3x2x512x16xf32>, tensor<3x2x512x24xf32>, tensor<3x512xi1>) -> tensor<3x2x2x1x24xf32>
+  %0 = "kv.attention"(%q, %k, %v, %visible) {causal = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<3x2x2x1x16xf32>, tensor<3x2x512x16xf32>, tensor<3x2x512x24xf32>, tensor<3x512xi1>) -> tensor<3x2x2x1x24xf32>
   return %0 : tensor<3x2x2x1x24xf32>
 }
 
@@ -52,7 +52,7 @@ func.func @tokens_first(%q: tensor<2x3x2x1x16xbf16>, %k_stored: tensor<2x12x3x16
   %v_empty = tensor.empty() : tensor<1x2x3x12x16xbf16>
   %v_order = linalg.transpose ins(%v_wide : tensor<2x12x3x1x16xbf16>) outs(%v_empty : tensor<1x2x3x12x16xbf16>) permutation = [3, 0, 2, 1, 4]
   %v = tensor.collapse_shape %v_order [[0, 1], [2], [3], [4]] : tensor<1x2x3x12x16xbf16> into tensor<2x3x12x16xbf16>
-  %0 = "kv.attention"(%q, %k, %v, %visible) {causal = 0 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<2x3x2x1x16xbf16>, tensor<2x3x12x16xbf16>, tensor<2x3x12x16xbf16>, tensor<2x12xi1>) -> tensor<2x3x2x1x16xbf16>
+  %0 = "kv.attention"(%q, %k, %v, %visible) {causal = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<2x3x2x1x16xbf16>, tensor<2x3x12x16xbf16>, tensor<2x3x12x16xbf16>, tensor<2x12xi1>) -> tensor<2x3x2x1x16xbf16>
   return %0 : tensor<2x3x2x1x16xbf16>
 }
 
@@ -65,7 +65,7 @@ func.func @apart(%q: tensor<1x6x1x1x16xf32>, %k_stored: tensor<1x2x12x3x16xf32>)
   %k_empty = tensor.empty() : tensor<1x2x3x12x16xf32>
   %k_order = linalg.transpose ins(%k_stored : tensor<1x2x12x3x16xf32>) outs(%k_empty : tensor<1x2x3x12x16xf32>) permutation = [0, 1, 3, 2, 4]
   %k = tensor.collapse_shape %k_order [[0], [1, 2], [3], [4]] : tensor<1x2x3x12x16xf32> into tensor<1x6x12x16xf32>
-  %0 = "kv.attention"(%q, %k, %k) {causal = 0 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x6x1x1x16xf32>, tensor<1x6x12x16xf32>, tensor<1x6x12x16xf32>) -> tensor<1x6x1x1x16xf32>
+  %0 = "kv.attention"(%q, %k, %k) {causal = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x6x1x1x16xf32>, tensor<1x6x12x16xf32>, tensor<1x6x12x16xf32>) -> tensor<1x6x1x1x16xf32>
   return %0 : tensor<1x6x1x1x16xf32>
 }
 
@@ -96,7 +96,7 @@ func.func @apart(%q: tensor<1x6x1x1x16xf32>, %k_stored: tensor<1x2x12x3x16xf32>)
 // BLOCK: %[[MORE:.+]] = tensor.insert_slice %{{.+}} into %[[DONE]][0, 0, 0, %[[FIRST]], 0] [1, 2, 3, 8, 16]
 // BLOCK: scf.yield %[[MORE]]
 func.func @prefill(%q: tensor<1x2x3x20x16xf32>, %k: tensor<1x2x20x16xf32>, %v: tensor<1x2x20x16xf32>) -> tensor<1x2x3x20x16xf32> {
-  %0 = "kv.attention"(%q, %k, %v) {causal = 1 : i64, scale = 0.25 : f64, softcap = 50.0 : f64} : (tensor<1x2x3x20x16xf32>, tensor<1x2x20x16xf32>, tensor<1x2x20x16xf32>) -> tensor<1x2x3x20x16xf32>
+  %0 = "kv.attention"(%q, %k, %v) {causal = 1 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 0.25 : f64, softcap = 50.0 : f64} : (tensor<1x2x3x20x16xf32>, tensor<1x2x20x16xf32>, tensor<1x2x20x16xf32>) -> tensor<1x2x3x20x16xf32>
   return %0 : tensor<1x2x3x20x16xf32>
 }
 
@@ -108,7 +108,7 @@ func.func @prefill(%q: tensor<1x2x3x20x16xf32>, %k: tensor<1x2x20x16xf32>, %v: t
 // BLOCK: } -> tensor<1x2x4x2x?xf32>
 // CALL-LABEL: func.func @no_group(
 func.func @no_group(%q: tensor<1x2x1x20x16xf32>, %k: tensor<1x2x20x16xf32>, %v: tensor<1x2x20x16xf32>) -> tensor<1x2x1x20x16xf32> {
-  %0 = "kv.attention"(%q, %k, %v) {causal = 1 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x1x20x16xf32>, tensor<1x2x20x16xf32>, tensor<1x2x20x16xf32>) -> tensor<1x2x1x20x16xf32>
+  %0 = "kv.attention"(%q, %k, %v) {causal = 1 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x1x20x16xf32>, tensor<1x2x20x16xf32>, tensor<1x2x20x16xf32>) -> tensor<1x2x1x20x16xf32>
   return %0 : tensor<1x2x1x20x16xf32>
 }
 
@@ -121,8 +121,8 @@ func.func @no_group(%q: tensor<1x2x1x20x16xf32>, %k: tensor<1x2x20x16xf32>, %v: 
 // CALL: call @[[NAME:kv_attention_[0-9a-f]+]](
 // CALL: call @[[NAME]](
 func.func @twice(%q: tensor<1x2x1x20x16xf32>, %k: tensor<1x2x20x16xf32>, %v: tensor<1x2x20x16xf32>) -> tensor<1x2x1x20x16xf32> {
-  %0 = "kv.attention"(%q, %k, %v) {causal = 1 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x1x20x16xf32>, tensor<1x2x20x16xf32>, tensor<1x2x20x16xf32>) -> tensor<1x2x1x20x16xf32>
-  %1 = "kv.attention"(%0, %k, %v) {causal = 1 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x1x20x16xf32>, tensor<1x2x20x16xf32>, tensor<1x2x20x16xf32>) -> tensor<1x2x1x20x16xf32>
+  %0 = "kv.attention"(%q, %k, %v) {causal = 1 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x1x20x16xf32>, tensor<1x2x20x16xf32>, tensor<1x2x20x16xf32>) -> tensor<1x2x1x20x16xf32>
+  %1 = "kv.attention"(%0, %k, %v) {causal = 1 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x1x20x16xf32>, tensor<1x2x20x16xf32>, tensor<1x2x20x16xf32>) -> tensor<1x2x1x20x16xf32>
   return %1 : tensor<1x2x1x20x16xf32>
 }
 
@@ -135,6 +135,6 @@ func.func @twice(%q: tensor<1x2x1x20x16xf32>, %k: tensor<1x2x20x16xf32>, %v: ten
 // CHECK: arith.select
 // CHECK-NOT: kv.
 func.func @extend(%q: tensor<1x2x2x5x16xf32>, %k: tensor<1x2x19x16xf32>, %visible: tensor<1x5x19xi1>) -> tensor<1x2x2x5x16xf32> {
-  %0 = "kv.attention"(%q, %k, %k, %visible) {causal = 0 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x2x5x16xf32>, tensor<1x2x19x16xf32>, tensor<1x2x19x16xf32>, tensor<1x5x19xi1>) -> tensor<1x2x2x5x16xf32>
+  %0 = "kv.attention"(%q, %k, %k, %visible) {causal = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x2x5x16xf32>, tensor<1x2x19x16xf32>, tensor<1x2x19x16xf32>, tensor<1x5x19xi1>) -> tensor<1x2x2x5x16xf32>
   return %0 : tensor<1x2x2x5x16xf32>
 }

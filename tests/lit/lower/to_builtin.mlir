@@ -30,11 +30,11 @@ func.func @state(%value: !torch.vtensor<[1],si64>, %row: !torch.vtensor<[],si64>
 
 // The optional operand is there in one attention and not in the other.
 // FINAL-LABEL: func.func @attention(
-// FINAL-NEXT: %[[SEEN:.+]] = "kv.attention"(%arg0, %arg1, %arg1, %arg2) {causal = 0 : i64, scale = 2.500000e-01 : f64, softcap = 0.000000e+00 : f64} : (tensor<1x2x2x5x4xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>, tensor<1x5xi1>) -> tensor<1x2x2x5x4xf32>
+// FINAL-NEXT: %[[SEEN:.+]] = "kv.attention"(%arg0, %arg1, %arg1, %arg2) {causal = 0 : i64, {{.*}}scale = 2.500000e-01 : f64, softcap = 0.000000e+00 : f64} : (tensor<1x2x2x5x4xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>, tensor<1x5xi1>) -> tensor<1x2x2x5x4xf32>
 // FINAL-NEXT: "kv.attention"(%[[SEEN]], %arg1, %arg1) {causal = 1 : i64
 func.func @attention(%q: !torch.vtensor<[1,2,2,5,4],f32>, %k: !torch.vtensor<[1,2,5,4],f32>, %visible: !torch.vtensor<[1,5],i1>) -> !torch.vtensor<[1,2,2,5,4],f32> {
-  %0 = "kv.attention"(%q, %k, %k, %visible) {causal = 0 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[1,2,2,5,4],f32>, !torch.vtensor<[1,2,5,4],f32>, !torch.vtensor<[1,2,5,4],f32>, !torch.vtensor<[1,5],i1>) -> !torch.vtensor<[1,2,2,5,4],f32>
-  %1 = "kv.attention"(%0, %k, %k) {causal = 1 : i64, scale = 0.25 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[1,2,2,5,4],f32>, !torch.vtensor<[1,2,5,4],f32>, !torch.vtensor<[1,2,5,4],f32>) -> !torch.vtensor<[1,2,2,5,4],f32>
+  %0 = "kv.attention"(%q, %k, %k, %visible) {causal = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[1,2,2,5,4],f32>, !torch.vtensor<[1,2,5,4],f32>, !torch.vtensor<[1,2,5,4],f32>, !torch.vtensor<[1,5],i1>) -> !torch.vtensor<[1,2,2,5,4],f32>
+  %1 = "kv.attention"(%0, %k, %k) {causal = 1 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[1,2,2,5,4],f32>, !torch.vtensor<[1,2,5,4],f32>, !torch.vtensor<[1,2,5,4],f32>) -> !torch.vtensor<[1,2,2,5,4],f32>
   return %1 : !torch.vtensor<[1,2,2,5,4],f32>
 }
 

@@ -10,17 +10,17 @@
 
 // CHECK-LABEL: func.func @decode(
 // CHECK-SAME: %[[T:arg0]]: !torch.vtensor<[2],si64> {kv.name = "tokens", kv.role = "tokens"}, %[[P:arg1]]: !torch.vtensor<[2],si64> {kv.name = "positions", kv.role = "positions"}, %[[A:arg2]]: !torch.vtensor<[2],i1> {kv.name = "active", kv.role = "active"}) -> (!torch.vtensor<[2,4],f32> {kv.name = "logits"})
-// CHECK: %[[SLOTS:.+]] = "kv.slots"(%[[P]]) {ring = 8 : i64, sink = 2 : i64}
 // CHECK: %[[N:.+]] = "kv.state_load"() {state = "selected_count"}
-// CHECK: %[[SEEN:.+]] = "kv.visible"(%[[P]], %[[N]]) {ring = 8 : i64, selected = 4 : i64, sink = 2 : i64}
+// CHECK: %[[SLOTS:.+]] = "kv.slots"(%[[P]]) {ring = 8 : i64, sink = 2 : i64}
 // CHECK: %[[OLD:.+]] = "kv.state_load"() {state = "k"} : () -> !torch.vtensor<[2,14,4],f32>
+// CHECK: %[[SEEN:.+]] = "kv.visible"(%[[P]], %[[N]]) {ring = 8 : i64, selected = 4 : i64, sink = 2 : i64}
 // CHECK: %[[NEW:.+]] = "kv.ring_update"(%[[OLD]], %{{.+}}, %[[SLOTS]], %[[A]]) {axis = 1 : i64}
 // CHECK: "kv.attention"(%{{.+}}, %{{.+}}, %{{.+}}, %[[SEEN]])
 // CHECK: "kv.state_store"(%[[NEW]]) {state = "k"}
 
 // CHECK-LABEL: func.func @prefill_20(
 // CHECK-SAME: %arg0: !torch.vtensor<[1,20],si64> {kv.name = "tokens", kv.role = "tokens"}, %[[L:arg1]]: !torch.vtensor<[],si64> {kv.name = "length", kv.role = "length"}, %[[R:arg2]]: !torch.vtensor<[],si64> {kv.name = "row", kv.role = "row"}) -> (!torch.vtensor<[4],f32> {kv.name = "logits"})
-// CHECK: %[[SEL:.+]] = "kv.topk_select"(%{{.+}}, %{{.+}}, %[[L]]) {pool = "avg", pool_size = 5 : i64, ring = 8 : i64, scale = 1.000000e+00 : f64, score = "candidates", selected = 4 : i64, sink = 2 : i64, softcap = 0.000000e+00 : f64, window = 4 : i64}
+// CHECK: %[[SEL:.+]] = "kv.topk_select"(%{{.+}}, %{{.+}}, %[[L]]) {{{.*}}pool = "avg", pool_size = 5 : i64, ring = 8 : i64, scale = 1.000000e+00 : f64, score = "candidates", selected = 4 : i64, sink = 2 : i64, softcap = 0.000000e+00 : f64, window = 4 : i64}
 // CHECK: %[[C:.+]] = "kv.compact"(%{{.+}}, %[[L]], %[[SEL]]) {axis = 1 : i64, head_axis = -1 : i64, {{.*}}order = "ring"
 // CHECK: %[[W:.+]] = "kv.write_row"(%{{.+}}, %[[C]], %[[R]])
 // CHECK: "kv.state_store"(%[[W]]) {state = "k"}
@@ -48,7 +48,7 @@ func.func @decode(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "tokens", kv.ro
   %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[2,13,4],f32>, !torch.vtensor<[2,1,4],f32>) -> !torch.vtensor<[2,14,4],f32>
   %q = torch.aten.view %x, %q5 : !torch.vtensor<[2,1,4],f32>, !torch.list<int> -> !torch.vtensor<[2,1,1,1,4],f32>
   %c = torch.aten.view %k, %k4 : !torch.vtensor<[2,14,4],f32>, !torch.list<int> -> !torch.vtensor<[2,1,14,4],f32>
-  %o = "kv.attention"(%q, %c, %c) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[2,1,1,1,4],f32>, !torch.vtensor<[2,1,14,4],f32>, !torch.vtensor<[2,1,14,4],f32>) -> !torch.vtensor<[2,1,1,1,4],f32>
+  %o = "kv.attention"(%q, %c, %c) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[2,1,1,1,4],f32>, !torch.vtensor<[2,1,14,4],f32>, !torch.vtensor<[2,1,14,4],f32>) -> !torch.vtensor<[2,1,1,1,4],f32>
   %y = torch.aten.view %o, %out : !torch.vtensor<[2,1,1,1,4],f32>, !torch.list<int> -> !torch.vtensor<[2,1,4],f32>
   return %y, %k : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,14,4],f32>
 }
@@ -66,7 +66,7 @@ func.func @prefill_20(%tokens: !torch.vtensor<[1,20],si64> {kv.name = "tokens", 
   %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[1,0,4],f32>, !torch.vtensor<[1,20,4],f32>) -> !torch.vtensor<[1,20,4],f32>
   %q = torch.aten.view %x, %q5 : !torch.vtensor<[1,20,4],f32>, !torch.list<int> -> !torch.vtensor<[1,1,1,20,4],f32>
   %c = torch.aten.view %k, %k4 : !torch.vtensor<[1,20,4],f32>, !torch.list<int> -> !torch.vtensor<[1,1,20,4],f32>
-  %o = "kv.attention"(%q, %c, %c) {causal = true, operandSegmentSizes = array<i32: 1, 1, 1, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[1,1,1,20,4],f32>, !torch.vtensor<[1,1,20,4],f32>, !torch.vtensor<[1,1,20,4],f32>) -> !torch.vtensor<[1,1,1,20,4],f32>
+  %o = "kv.attention"(%q, %c, %c) {causal = true, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[1,1,1,20,4],f32>, !torch.vtensor<[1,1,20,4],f32>, !torch.vtensor<[1,1,20,4],f32>) -> !torch.vtensor<[1,1,1,20,4],f32>
   %y = torch.aten.view %o, %out : !torch.vtensor<[1,1,1,20,4],f32>, !torch.list<int> -> !torch.vtensor<[1,20,4],f32>
   %i = torch.aten.select.int %y, %int1, %int-1 : !torch.vtensor<[1,20,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[1,4],f32>
   %last = torch.aten.unsqueeze %i, %int1 : !torch.vtensor<[1,4],f32>, !torch.int -> !torch.vtensor<[1,1,4],f32>

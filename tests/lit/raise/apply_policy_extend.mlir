@@ -30,7 +30,7 @@ func.func @decode(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "tokens", kv.ro
   %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[2,13,4],f32>, !torch.vtensor<[2,1,4],f32>) -> !torch.vtensor<[2,14,4],f32>
   %q = torch.aten.view %x, %q5 : !torch.vtensor<[2,1,4],f32>, !torch.list<int> -> !torch.vtensor<[2,1,1,1,4],f32>
   %c = torch.aten.view %k, %k4 : !torch.vtensor<[2,14,4],f32>, !torch.list<int> -> !torch.vtensor<[2,1,14,4],f32>
-  %o = "kv.attention"(%q, %c, %c) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[2,1,1,1,4],f32>, !torch.vtensor<[2,1,14,4],f32>, !torch.vtensor<[2,1,14,4],f32>) -> !torch.vtensor<[2,1,1,1,4],f32>
+  %o = "kv.attention"(%q, %c, %c) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[2,1,1,1,4],f32>, !torch.vtensor<[2,1,14,4],f32>, !torch.vtensor<[2,1,14,4],f32>) -> !torch.vtensor<[2,1,1,1,4],f32>
   %y = torch.aten.view %o, %out : !torch.vtensor<[2,1,1,1,4],f32>, !torch.list<int> -> !torch.vtensor<[2,1,4],f32>
   return %y, %k : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,14,4],f32>
 }
@@ -49,7 +49,7 @@ func.func @extend_5(%tokens: !torch.vtensor<[1,5],si64> {kv.name = "tokens", kv.
   %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[1,14,4],f32>, !torch.vtensor<[1,5,4],f32>) -> !torch.vtensor<[1,19,4],f32>
   %q = torch.aten.view %x, %q5 : !torch.vtensor<[1,5,4],f32>, !torch.list<int> -> !torch.vtensor<[1,1,1,5,4],f32>
   %c = torch.aten.view %k, %k4 : !torch.vtensor<[1,19,4],f32>, !torch.list<int> -> !torch.vtensor<[1,1,19,4],f32>
-  %o = "kv.attention"(%q, %c, %c) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[1,1,1,5,4],f32>, !torch.vtensor<[1,1,19,4],f32>, !torch.vtensor<[1,1,19,4],f32>) -> !torch.vtensor<[1,1,1,5,4],f32>
+  %o = "kv.attention"(%q, %c, %c) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[1,1,1,5,4],f32>, !torch.vtensor<[1,1,19,4],f32>, !torch.vtensor<[1,1,19,4],f32>) -> !torch.vtensor<[1,1,1,5,4],f32>
   %y = torch.aten.view %o, %out : !torch.vtensor<[1,1,1,5,4],f32>, !torch.list<int> -> !torch.vtensor<[1,5,4],f32>
   %i = torch.aten.select.int %y, %int1, %int-1 : !torch.vtensor<[1,5,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[1,4],f32>
   %last = torch.aten.unsqueeze %i, %int1 : !torch.vtensor<[1,4],f32>, !torch.int -> !torch.vtensor<[1,1,4],f32>
@@ -74,7 +74,7 @@ func.func @decode(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "tokens", kv.ro
   %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[2,13,4],f32>, !torch.vtensor<[2,1,4],f32>) -> !torch.vtensor<[2,14,4],f32>
   %q = torch.aten.view %x, %q5 : !torch.vtensor<[2,1,4],f32>, !torch.list<int> -> !torch.vtensor<[2,1,1,1,4],f32>
   %c = torch.aten.view %k, %k4 : !torch.vtensor<[2,14,4],f32>, !torch.list<int> -> !torch.vtensor<[2,1,14,4],f32>
-  %o = "kv.attention"(%q, %c, %c) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[2,1,1,1,4],f32>, !torch.vtensor<[2,1,14,4],f32>, !torch.vtensor<[2,1,14,4],f32>) -> !torch.vtensor<[2,1,1,1,4],f32>
+  %o = "kv.attention"(%q, %c, %c) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[2,1,1,1,4],f32>, !torch.vtensor<[2,1,14,4],f32>, !torch.vtensor<[2,1,14,4],f32>) -> !torch.vtensor<[2,1,1,1,4],f32>
   %y = torch.aten.view %o, %out : !torch.vtensor<[2,1,1,1,4],f32>, !torch.list<int> -> !torch.vtensor<[2,1,4],f32>
   return %y, %k : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,14,4],f32>
 }
@@ -93,7 +93,7 @@ func.func @extend_5(%tokens: !torch.vtensor<[1,5],si64> {kv.name = "tokens", kv.
   %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[1,13,4],f32>, !torch.vtensor<[1,5,4],f32>) -> !torch.vtensor<[1,18,4],f32>
   %q = torch.aten.view %x, %q5 : !torch.vtensor<[1,5,4],f32>, !torch.list<int> -> !torch.vtensor<[1,1,1,5,4],f32>
   %c = torch.aten.view %k, %k4 : !torch.vtensor<[1,18,4],f32>, !torch.list<int> -> !torch.vtensor<[1,1,18,4],f32>
-  %o = "kv.attention"(%q, %c, %c) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[1,1,1,5,4],f32>, !torch.vtensor<[1,1,18,4],f32>, !torch.vtensor<[1,1,18,4],f32>) -> !torch.vtensor<[1,1,1,5,4],f32>
+  %o = "kv.attention"(%q, %c, %c) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[1,1,1,5,4],f32>, !torch.vtensor<[1,1,18,4],f32>, !torch.vtensor<[1,1,18,4],f32>) -> !torch.vtensor<[1,1,1,5,4],f32>
   %y = torch.aten.view %o, %out : !torch.vtensor<[1,1,1,5,4],f32>, !torch.list<int> -> !torch.vtensor<[1,5,4],f32>
   %i = torch.aten.select.int %y, %int1, %int-1 : !torch.vtensor<[1,5,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[1,4],f32>
   %last = torch.aten.unsqueeze %i, %int1 : !torch.vtensor<[1,4],f32>, !torch.int -> !torch.vtensor<[1,1,4],f32>

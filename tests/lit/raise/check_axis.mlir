@@ -10,7 +10,7 @@ func.func @carried(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role =
   %n = torch.aten.neg %k : !torch.vtensor<[2,14,4],f32> -> !torch.vtensor<[2,14,4],f32>
   %y = torch.aten.bmm %n, %w : !torch.vtensor<[2,14,4],f32>, !torch.vtensor<[2,4,6],f32> -> !torch.vtensor<[2,14,6],f32>
   %u = torch.aten.unsqueeze %y, %int1 : !torch.vtensor<[2,14,6],f32>, !torch.int -> !torch.vtensor<[2,1,14,6],f32>
-  %o = "kv.attention"(%q, %u, %u) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[2,1,1,1,6],f32>, !torch.vtensor<[2,1,14,6],f32>, !torch.vtensor<[2,1,14,6],f32>) -> !torch.vtensor<[2,1,1,1,6],f32>
+  %o = "kv.attention"(%q, %u, %u) {causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, scale = 1.0 : f64, softcap = 0.0 : f64} : (!torch.vtensor<[2,1,1,1,6],f32>, !torch.vtensor<[2,1,14,6],f32>, !torch.vtensor<[2,1,14,6],f32>) -> !torch.vtensor<[2,1,1,1,6],f32>
   return %o, %k : !torch.vtensor<[2,1,1,1,6],f32>, !torch.vtensor<[2,14,4],f32>
 }
 
