@@ -230,6 +230,13 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert content["cache_bytes"] * content["max_positions"] == content["full_cache_bytes"] * 14
     plan = Plan.from_json((folder / "model.snapcc" / "plan.json").read_text())
     assert [tier["bytes"] for tier in content["plan"]["tiers"]] == [use.bytes for use in plan.summary()]
+    step = next(time for time in content["plan"]["time"] if time["function"] == "decode")
+    assert step["tokens"] == 3
+    assert step["tokens_per_second"] == pytest.approx(3 / step["seconds"])
+    _, shown, _ = run(capsys, "inspect", folder / "model.snapcc")
+    assert re.search(
+        r"predicted  decode +[\d.,]+ (us|ms) \(.* to .* over the figures' ranges\), [\d,]+ tokens/s", shown
+    )
     status, output, _ = run(capsys, "inspect", folder / "model.snapcc")
     assert "slots      14 = sink 2 + recent 8 + selected 4 (window 4, pooling avg:5, scores over candidates)" in output
     assert re.search(r"4 of 3x14x8xf32, slots along axis 1, 1,344 bytes each \(\w+ to \w+\)", output)
