@@ -12,7 +12,7 @@ from compiled import prompts_of, tiny_llama
 import snapcc
 from snapcc.runtime.generation import generate
 
-OPTIONS = {"sink": 2, "recent": 10, "topk": 4, "batch": 2, "prompts": (32,)}
+OPTIONS = {"sink": 2, "recent": 10, "topk": 4, "batch": 2, "prompts": (32,), "extends": ()}
 
 
 @pytest.fixture(scope="module")

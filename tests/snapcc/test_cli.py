@@ -34,7 +34,7 @@ def test_every_option_arrives(asked: list[tuple[str, Options]]) -> None:
     arguments = (
         "folder -o out.snapcc --target host --slots 14 --sink 2 --recent 8 --topk 4 --obs-window 4 --pool max:7 "
         "--score all --kv snapkv --room 4 --batch 3 --prompt 40,20 --extend 8,4 --dtype bf16 --device vulkan "
-        "--input tokens=ids,positions=where --causal-mask m1 --causal-mask m2 --compile-to kv "
+        "--input tokens=ids,positions=where --causal-mask m1 --causal-mask m2 --compile-to kv --machine m.toml --tile "
         "--dump-compilation-phases-to dumps --mlir-timing"
     )
     assert cli.main(arguments.split()) == 0
@@ -46,6 +46,7 @@ def test_every_option_arrives(asked: list[tuple[str, Options]]) -> None:
     assert (options.dtype, options.device) == ("bf16", "vulkan")
     assert options.inputs == {"tokens": "ids", "positions": "where"}
     assert options.causal_masks == ("m1", "m2")
+    assert (options.machine, options.tile) == ("m.toml", True)
     assert (options.compile_to, options.dump_to) == ("kv", Path("dumps"))
     assert options.instrumentation is not None
     assert options.instrumentation.timing
@@ -96,6 +97,7 @@ def test_the_phases_files() -> None:
         ("run out.snapcc", "one of the arguments --prompt --tokens is required"),
         ("run out.snapcc --prompt a --tokens b", "argument --tokens: not allowed with argument --prompt"),
         ("verify", "the following arguments are required: OUT.snapcc"),
+        ("model.pt --tile --target host", "--target host plans nothing, and --tile takes the tiles of a plan"),
     ],
 )
 def test_wrong_uses(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,6 +115,7 @@ def test_wrong_uses(arguments: str, message: str, capsys: pytest.CaptureFixture[
         ("/no/such/model.pt", "error: /no/such/model.pt does not exist"),
         ("run /no/such.snapcc --prompt hello", "error: /no/such.snapcc is no artifact of snapcc"),
         ("inspect /no/such.snapcc", "error: /no/such.snapcc is no artifact of snapcc"),
+        ("m.pt --machine /no/such.toml", "error: /no/such.toml: is no machine of snapcc's and cannot be read"),
     ],
 )
 def test_other_failures(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
