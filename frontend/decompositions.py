@@ -12,6 +12,9 @@ from torch import Tensor
 from .errors import FrontendError
 
 _aten: Any = torch.ops.aten
+LONGEST_RANKED = 1024
+"""The most entries of which a topk is found by comparing all pairs."""
+
 _HALF = (torch.bfloat16, torch.float16)
 
 
@@ -98,6 +101,32 @@ def split_with_sizes(value: Tensor, sizes: list[int], dim: int = 0) -> list[Tens
     return parts
 
 
+def topk(value: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
+    """``aten.topk`` by rank: an entry's is the number of those that come before it, ties in the order of their index.
+
+    value [.., E, ..] -> values and indices [.., k, ..], sorted. Compares all pairs, E x E for each row: for the experts
+    of a router, not for long axes. torch-mlir would sort by an op that has no lowering to linalg.
+
+    Raises:
+        FrontendError: the axis is longer than ``LONGEST_RANKED``.
+    """
+    row = value.movedim(dim, -1)
+    count = row.shape[-1]
+    if count > LONGEST_RANKED:
+        raise FrontendError(
+            f"topk over {count} entries: only up to {LONGEST_RANKED} are supported, as the experts of a router are"
+        )
+    index = torch.arange(count)
+    one, other = row.unsqueeze(-1), row.unsqueeze(-2)
+    before = (other > one) if largest else (other < one)
+    before = before | ((other == one) & (index < index.unsqueeze(-1)))
+    rank = before.to(torch.int64).sum(-1)
+    chosen = rank.unsqueeze(-2) == torch.arange(k).unsqueeze(-1)
+    values = torch.where(chosen, row.unsqueeze(-2), torch.zeros((), dtype=row.dtype)).sum(-1, dtype=row.dtype)
+    indices = torch.where(chosen, index, 0).sum(-1)
+    return values.movedim(-1, dim), indices.movedim(-1, dim)
+
+
 # Ops of the exported graph that we decompose ourselves. A view is a reshape, since it was found to be possible with
 # the strides that the fused attention gives, and ours gives others.
 OWN: dict[Any, Callable[..., Any]] = {
@@ -106,6 +135,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     _aten.matmul.default: matmul,
     _aten.view.default: _aten.reshape.default,
     _aten._unsafe_view.default: _aten.reshape.default,
+    _aten.topk.default: topk,
 }
 
 

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from snapcc.frontend import FrontendError, from_program
-from snapcc.frontend.decompositions import linear, matmul, scaled_dot_product_attention
+from snapcc.frontend.decompositions import linear, matmul, scaled_dot_product_attention, topk
 
 COMPOSITE = re.compile(r"aten\.(linear|einsum|matmul|silu|scaled_dot|softmax|dropout|reshape|chunk|split|_assert|sym_)")
 
@@ -212,3 +212,20 @@ def test_weights_are_not_repeated_for_a_batch() -> None:
     ops = [str(n.target) for n in make_fx(lambda x, w: linear(x, w))(x, weight).graph.nodes]
     assert "aten.mm.default" in ops
     assert "aten.bmm.default" not in ops
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize(("shape", "dim", "k"), [((5, 8), -1, 3), ((2, 6, 3), 1, 6), ((4,), 0, 1)])
+def test_topk_is_pytorchs_and_takes_the_first_of_equals(
+    shape: tuple[int, ...], dim: int, k: int, largest: bool
+) -> None:
+    torch.manual_seed(0)
+    value = torch.randn(shape)
+    got, wanted = topk(value, k, dim, largest), torch.topk(value, k, dim, largest)
+    assert torch.equal(got[0], wanted.values)
+    assert torch.equal(got[1], wanted.indices)
+    hidden = torch.full((1, 4), -torch.inf).index_fill(1, torch.tensor([2]), 1.0)
+    values, indices = topk(hidden, 3)
+    assert (values.tolist(), indices.tolist()) == ([[1.0, -torch.inf, -torch.inf]], [[2, 0, 1]])
+    with pytest.raises(FrontendError, match="topk over 2000 entries: only up to 1024"):
+        topk(torch.zeros(2000), 2)
