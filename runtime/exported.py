@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
-from torch.fx import Node
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_aggregate
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,17 @@ class ProgramInputs:
     causal_mask: int | None = None
 
 
+NARROW = frozenset({torch.bfloat16, torch.float16})
+"""The types that ``wide`` replaces by f32."""
+
+
 class ExportedDecoder:
     """The program's graph as a function of tokens, past and caches.
+
+    Args:
+        program: the program.
+        inputs: what its user inputs and outputs are.
+        wide: compute in f32 what the program computes in bf16 or f16, on the same weights.
 
     Attributes:
         module: the graph, without in-place ops; its placeholders are weights and user inputs.
@@ -53,9 +63,9 @@ class ExportedDecoder:
         ValueError: the program and ``inputs`` do not fit one another.
     """
 
-    def __init__(self, program: ExportedProgram, inputs: ProgramInputs) -> None:
+    def __init__(self, program: ExportedProgram, inputs: ProgramInputs, wide: bool = False) -> None:
         program = _functional(program)
-        self.module = program.graph_module
+        self.module = _widened(program.graph_module) if wide else program.graph_module
         self.inputs = inputs
         placeholders = [node for node in self.module.graph.nodes if node.op == "placeholder"]
         self._arguments: list[Any] = []
@@ -70,6 +80,8 @@ class ExportedDecoder:
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 held = program.state_dict if spec.target in program.state_dict else program.constants
                 value = held[str(spec.target)]
+                if wide and isinstance(value, Tensor) and value.dtype in NARROW:
+                    value = value.float()
             else:
                 raise ValueError(f"the program has an input of kind {spec.kind.name}, '{node.name}', unknown here")
             self._arguments.append(value)
@@ -190,6 +202,28 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
             functional: ExportedProgram = program.run_decompositions({})
             return functional
     return program
+
+
+def _widened(module: GraphModule) -> GraphModule:
+    """The graph with f32 for every narrower type that it names or takes.
+
+    Raises:
+        ValueError: it looks at the bits of a narrower type, which f32 does not have.
+    """
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.view.dtype:
+            raise ValueError(f"'{node.name}' takes the bits of a number for another: the program has no form in f32")
+        node.args, node.kwargs = map_aggregate((node.args, node.kwargs), _wide_type)
+        value = node.meta.get("val")
+        if isinstance(value, Tensor) and value.dtype in NARROW:
+            node.meta["val"] = value.to(torch.float32)
+    return GraphModule(module, graph)
+
+
+def _wide_type(value: Any) -> Any:
+    return torch.float32 if isinstance(value, torch.dtype) and value in NARROW else value
 
 
 def _shape(node: Node) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ layer and KV head, on the model's own logits. A compiled program with a fixed nu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,28 @@ from snapcc.compiler.dialect.policy import Policy
 
 from .attribution import FUSED, Attention, AttributionError, bind, find_attentions, fused_logits, masked, see_at_most
 from .exported import ExportedDecoder, ProgramInputs
-from .selection import select
+from .selection import ranked
 
-__all__ = ["AttributionError", "ProgramInputs", "Reference", "unmodified"]
+__all__ = ["AttributionError", "Boundary", "ProgramInputs", "Reference", "unmodified"]
+
+
+@dataclass(frozen=True, order=True)
+class Boundary:
+    """Where a head's selection ends: the two candidates that would change places first.
+
+    Attributes:
+        gap: how far their scores lie apart, relative to the kept one's.
+        attention: the attention, counted in the order of the graph.
+        head: the KV head.
+        kept: the selected position of the lowest score.
+        left: the position of the highest score that was left out.
+    """
+
+    gap: float
+    attention: int
+    head: int
+    kept: int
+    left: int
 
 
 class Reference:
@@ -34,14 +54,21 @@ class Reference:
             then go through token by token, and select nothing).
         inputs: what its flat inputs and outputs are.
         policy: what the compressed cache keeps; None keeps everything.
+        wide: compute in f32 what the program computes in bf16 or f16, on the same weights.
+
+    Scores are f32 from the logits that the graph has: of a fused attention they are made anew in f32 from its queries
+    and keys, as a compiled program makes them; before a softmax of its own they have the program's type, so that in
+    bf16 and f16 they are rounded where the compiled program's are not.
 
     Raises:
         AttributionError: an attention cannot be understood, or a cache is read outside one.
         ValueError: the program and ``inputs`` do not fit one another.
     """
 
-    def __init__(self, program: ExportedProgram, inputs: ProgramInputs, policy: Policy | None) -> None:
-        self._decoder = ExportedDecoder(program, inputs)
+    def __init__(
+        self, program: ExportedProgram, inputs: ProgramInputs, policy: Policy | None, wide: bool = False
+    ) -> None:
+        self._decoder = ExportedDecoder(program, inputs, wide)
         self._policy = policy
         found = find_attentions(self._decoder) if policy is not None else {}
         self.attentions: tuple[Attention, ...] = tuple(found.values())
@@ -52,12 +79,19 @@ class Reference:
         self._length = 0
         self._prompt = 0
         self._selected: list[NDArray[np.int64]] = []
+        self._boundaries: list[Boundary] = []
+        self._after_prompt: tuple[list[Tensor], list[NDArray[np.int64]]] | None = None
         self._dropped: Tensor | None = None
 
     @property
     def selected(self) -> tuple[NDArray[np.int64], ...]:
         """Per attention, in the order of the graph, the selected positions, [H, n] int64, ascending."""
         return tuple(self._selected)
+
+    @property
+    def boundaries(self) -> tuple[Boundary, ...]:
+        """Where the last prompt's selections end, per attention that selects and KV head, the nearest pair first."""
+        return tuple(sorted(self._boundaries))
 
     def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """The last token's logits [V] f32; starts a new sequence.
@@ -71,7 +105,30 @@ class Reference:
         self._length = 0
         self._prompt = 0 if self._decoder.one_query else len(tokens)
         self._selected = [np.zeros((a.kv_heads, 0), np.int64) for a in self.attentions]
-        return self._forward(tokens)
+        self._boundaries = []
+        logits = self._forward(tokens)
+        if not self._decoder.one_query:
+            self._after_prompt = (self._caches, list(self._selected))
+        return logits
+
+    def rewind(self, others: Sequence[Boundary]) -> None:
+        """Goes back to the end of the prompt, with the other choice made at some of its ``boundaries``.
+
+        A selection has no part in the prompt's own logits, so that only what is decoded changes.
+
+        Raises:
+            RuntimeError: no prompt was taken at once before.
+        """
+        if self._after_prompt is None:
+            raise RuntimeError("rewind follows a prefill")
+        self._caches, selected = self._after_prompt
+        self._length, self._selected = self._prompt, [positions.copy() for positions in selected]
+        for other in others:
+            for attention, positions in zip(self.attentions, self._selected, strict=True):
+                if attention.selects == other.attention:
+                    row = positions[other.head]
+                    row[row == other.kept] = other.left
+                    row.sort()
 
     def decode(self, token: int) -> NDArray[np.float32]:
         """The logits [V] f32 after one more token.
@@ -151,8 +208,13 @@ class Reference:
         cut = policy.window if attention.layout.group == 1 else None
         logits = fused_logits(bound, cut) if target is FUSED else bound["self"]
         rows = attention.layout.rows(logits, policy.window)
-        groups = (rows[attention.heads == head].numpy() for head in range(attention.kv_heads))
-        return np.stack([select(group, self._prompt, policy) for group in groups])
+        index, kept = attention.selects, []
+        for head in range(attention.kv_heads):
+            found = ranked(rows[attention.heads == head].numpy(), self._prompt, policy)
+            kept.append(found.kept)
+            if found.last is not None and found.next is not None:
+                self._boundaries.append(Boundary(found.gap, index, head, found.last, found.next))
+        return np.stack(kept)
 
 
 def unmodified(program: ExportedProgram, inputs: ProgramInputs) -> Reference:

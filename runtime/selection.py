@@ -5,6 +5,9 @@ Written for reading and for comparison, not for speed: the compiled selection an
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,9 +31,34 @@ def select(logits: NDArray[np.float32], length: int, policy: Policy) -> NDArray[
     Raises:
         ValueError: the logits' shape does not fit ``length`` and ``policy``, or a query sees no key at all.
     """
+    return ranked(logits, length, policy).kept
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The candidates of one layer and one KV head around the boundary of their selection.
+
+    Attributes:
+        kept: [n] int64, the selected positions, ascending.
+        last: the selected position of the lowest score; None where none is selected or none is left out.
+        next: the position of the highest score that is left out; None where ``last`` is.
+        gap: how far their scores lie apart, relative to the former's; infinity where there is no such pair.
+    """
+
+    kept: NDArray[np.int64]
+    last: int | None = None
+    next: int | None = None
+    gap: float = math.inf
+
+
+def ranked(logits: NDArray[np.float32], length: int, policy: Policy) -> Ranked:
+    """``select``, with the two candidates that would change places first.
+
+    Args, Raises: as for ``select``.
+    """
     kept = policy.selected(length)
     if kept == 0:
-        return np.zeros(0, np.int64)
+        return Ranked(np.zeros(0, np.int64))
     wanted = f"[G, W = {policy.window}, T = {length} (+ 1)]"
     if logits.ndim != 3 or logits.shape[1] != policy.window or logits.shape[2] not in (length, length + 1):
         raise ValueError(f"the logits must be {wanted}, got {list(logits.shape)}")
@@ -46,8 +74,14 @@ def select(logits: NDArray[np.float32], length: int, policy: Policy) -> NDArray[
         weights = _softmax(np.where(seen, logits, -np.inf))[:, :, candidates]
     scores = _pool(weights.sum(axis=1), policy).mean(axis=0)
     # A stable sort of the negated scores puts equal scores in the order of their positions.
-    best = np.argsort(-scores, kind="stable")[:kept]
-    return np.sort(best).astype(np.int64) + policy.sink
+    order = np.argsort(-scores, kind="stable")
+    best = np.sort(order[:kept]).astype(np.int64) + policy.sink
+    if kept == len(order):
+        return Ranked(best)
+    last, following = int(order[kept - 1]), int(order[kept])
+    lower, higher = float(scores[following]), float(scores[last])
+    gap = (higher - lower) / higher if higher > 0 else 0.0
+    return Ranked(best, last + policy.sink, following + policy.sink, gap)
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:

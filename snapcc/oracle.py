@@ -15,8 +15,8 @@ _SEED = 0
 _SHORT = 5
 
 
-def oracle(artifact: Artifact) -> Reference:
-    """PyTorch's reference for an artifact, under its policy.
+def oracle(artifact: Artifact, wide: bool = False) -> Reference:
+    """PyTorch's reference for an artifact, under its policy; ``wide`` computes in f32 on the same weights.
 
     Raises:
         AttributionError: an attention of the program cannot be understood.
@@ -25,7 +25,7 @@ def oracle(artifact: Artifact) -> Reference:
 
     from .contents import restore_program
 
-    return Reference(restore_program(artifact), described(artifact.manifest), artifact.manifest.policy)
+    return Reference(restore_program(artifact), described(artifact.manifest), artifact.manifest.policy, wide)
 
 
 def described(manifest: Manifest) -> ProgramInputs:

@@ -1,5 +1,6 @@
 """Random Llamas against the oracle: every policy option, rows at different positions in one decode program."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +87,25 @@ def test_equals_the_unmodified_model_where_everything_fits(tmp_path: Path) -> No
         assert np.abs(np.stack(row.logits) - right).max() <= TOLERANCE * max(1.0, float(np.abs(right).max()))
 
 
-def test_bf16_agrees_within_its_precision(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "saved"), [("bf16", torch.bfloat16), ("f16", torch.float16), ("f16", None)])
+def test_narrow_types_agree_within_their_rounding(dtype: str, saved: torch.dtype | None, tmp_path: Path) -> None:
+    """A checkpoint of the type, and one in f32 compiled with --dtype."""
     from snapcc.oracle import oracle
     from snapcc.runtime.verification import compare
 
-    tiny_llama(tmp_path / "llama", dtype=torch.bfloat16)
-    artifact = snapcc.compile(tmp_path / "llama", tmp_path / "out.snapcc", prompts=(48,), extends=(), **CASES["small"])
-    reference = oracle(load_artifact(artifact))
-    for row in generate(snapcc.load(artifact), prompts_of((5, 20, 48), 256), 16):
-        found = compare(row, reference, "bf16")
+    tiny_llama(tmp_path / "llama", dtype=saved or torch.float32)
+    options = CASES["small"] | {"prompts": (48,), "extends": (), "target": "host"}
+    asked = "checkpoint" if saved else dtype
+    artifact = load_artifact(snapcc.compile(tmp_path / "llama", tmp_path / "out.snapcc", dtype=asked, **options))
+    assert artifact.manifest.dtype == dtype
+    reference, wide = oracle(artifact), oracle(artifact, wide=True)
+    for row in generate(snapcc.load(artifact.folder), prompts_of((5, 20, 48), 256), 16):
+        found = compare(row, reference, dtype, wide)
         assert found.holds, found
+        assert 0 < found.rounding < 0.3
+        # another token would not pass for rounding
+        wrong = replace(row, logits=[np.roll(logits, 1) for logits in row.logits])
+        assert not compare(wrong, reference, dtype, wide).holds
 
 
 def test_other_families_of_the_same_shape(tmp_path: Path) -> None:

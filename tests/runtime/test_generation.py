@@ -141,10 +141,10 @@ def test_agreement(row: Row) -> None:
 
 
 def test_the_first_difference_is_named(row: Row) -> None:
-    result = compare(row, Exact(3, 2 * TOLERANCE["f32"]), "f32")
+    result = compare(row, Exact(3, 2 * TOLERANCE), "f32")
     assert (result.holds, result.first_difference, result.first_disagreement) == (False, 3, None)
-    assert result.difference == pytest.approx(2 * TOLERANCE["f32"], rel=1e-2)
-    assert compare(row, Exact(3, TOLERANCE["f32"] / 2), "f32").holds
+    assert result.difference == pytest.approx(2 * TOLERANCE, rel=1e-2)
+    assert compare(row, Exact(3, TOLERANCE / 2), "f32").holds
 
 
 def test_another_choice_is_named(row: Row) -> None:
@@ -166,14 +166,19 @@ class Fixed:
         raise AssertionError(token)
 
 
-@pytest.mark.parametrize(("other", "holds"), [(0.99, True), (0.9, False)])
-def test_half_precision_allows_near_ties_only(other: float, holds: bool) -> None:
-    row = Row((1,), [0], [np.array([1.0, other], np.float32)])
-    result = compare(row, Fixed(other, 1.0), "bf16")
+@pytest.mark.parametrize(("rounding", "holds"), [(0.1, True), (0.01, False)])
+def test_half_precision_may_differ_by_what_rounding_does(rounding: float, holds: bool) -> None:
+    """The reference's distance from its f32 form says how much; another token is right where the logits are."""
+    row = Row((1,), [0], [np.array([1.0, 0.8], np.float32)])
+    result = compare(row, Fixed(0.8, 1.0), "bf16", Fixed(0.8 + rounding, 1.0))
     assert (result.holds, result.agreeing, result.first_disagreement) == (holds, 0, 0)
-    assert not compare(row, Fixed(other, 1.0), "f32").holds
+    assert result.rounding == pytest.approx(rounding, rel=1e-3)
+    assert not compare(row, Fixed(0.8, 1.0), "f32").holds
+    with pytest.raises(ValueError, match="a comparison in bf16 needs the reference in f32 too"):
+        compare(row, Fixed(0.8, 1.0), "bf16")
 
 
 def test_a_nan_never_holds(row: Row) -> None:
     row.logits[1] = np.full(V, np.nan, np.float32)
-    assert not compare(row, Exact(), "bf16").holds
+    assert not compare(row, Exact(), "bf16", Exact()).holds
+    assert not compare(row, Exact(), "f32").holds

@@ -197,11 +197,12 @@ def test_text_needs_a_tokenizer(folder: Path, capsys: pytest.CaptureFixture[str]
 def test_verify_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "verify", folder / "model.snapcc", "--json", "--max-new-tokens", 12)
     result = json.loads(output)
-    assert (status, result["holds"], result["tolerance"]) == (0, True, TOLERANCE["f32"])
+    assert (status, result["holds"], result["tolerance"]) == (0, True, TOLERANCE)
     assert [row["prompt"] for row in result["rows"]] == [19, 10, 5]
     assert [row["selected"] for row in result["rows"]] == [4, 0, 0]
     assert [row["tokens_equal"] for row in result["rows"]] == [12, 12, 12]
     assert all(row["max_abs_difference"] < 1e-4 for row in result["rows"])
+    assert [(row["rounding"], row["ties"]) for row in result["rows"]] == [(0.0, [])] * 3
 
 
 def test_verify_sees_another_program(
@@ -214,7 +215,7 @@ def test_verify_sees_another_program(
     (other / "manifest.json").write_text(json.dumps(manifest))
     status, output, _ = run(capsys, "verify", other, "--tokens", tokens)
     assert status == 1
-    assert f"DIFFERENT from PyTorch within {TOLERANCE['f32']:g}" in output
+    assert f"DIFFERENT from PyTorch within {TOLERANCE:g}" in output
     assert re.search(r"row 1: 13 tokens \(3 selected\), .*: DIFFERENT", output)
 
 
