@@ -113,14 +113,18 @@ def compare(
     return _judge(row, _follow(row, oracle, each), exact)
 
 
-def compare_at_ties(row: Row, oracle: Choosing, dtype: str, wide: Oracle | None = None) -> Comparison:
+def compare_at_ties(row: Row, oracle: Choosing, dtype: str, wide: Choosing | None = None) -> Comparison:
     """``compare``; where the row is not right, the reference's other choices at near ties of its selection are tried.
 
     One after the other, the nearest first; a choice that brings the logits nearer stays. A row that is right only so
     has them as ``ties``, for the caller to say.
+
+    An exact tie has one right choice, the lower position: rounding is no excuse for the other. A tie in bf16 or f16 is
+    exact where it is one in f32 too; else rounding made it.
     """
     found = compare(row, oracle, dtype, wide)
-    near = [boundary for boundary in oracle.boundaries if boundary.gap <= NEAR[dtype]][:MOST_TIES]
+    exact_ties = {boundary for boundary in (wide or oracle).boundaries if boundary.gap == 0}
+    near = [b for b in oracle.boundaries if b.gap <= NEAR[dtype] and b not in exact_ties][:MOST_TIES]
     if found.holds or not near or not row.logits:
         return found
     exact = None if wide is None or dtype == "f32" else _follow(row, wide)

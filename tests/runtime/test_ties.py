@@ -1,6 +1,7 @@
 """Near ties of a selection: where they are, the reference's other choice, and that a comparison says it took one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +88,44 @@ def test_a_row_right_with_the_other_choice_is_so_only_with_it_said(
     row.logits[3] = np.roll(row.logits[3], 1)
     spoilt = compare_at_ties(row, reference, "f32")
     assert (spoilt.holds, spoilt.ties) == (False, ())
+
+
+def test_an_exact_tie_broken_the_wrong_way_is_wrong() -> None:
+    """Pooled by the maximum, neighbours of a high score tie exactly; the lowest position is the one to keep."""
+    pooled = Reference(PLAIN.program(), PLAIN.inputs, replace(POLICY, pool="max", pool_size=3))
+    pooled.prefill(prompt())
+    tie = pooled.boundaries[0]
+    assert (tie.gap, tie.left - tie.kept) == (0, 1)
+    row = followed(pooled, [tie])
+    found = compare_at_ties(row, pooled, "f32")
+    assert (found.holds, found.ties) == (False, ())
+    assert compare_at_ties(followed(pooled, []), pooled, "f32").holds
+
+
+class Choice:
+    """One boundary; what is decoded says which choice was made there, the first unless told."""
+
+    def __init__(self, gap: float) -> None:
+        self.boundaries = (Boundary(gap, 0, 0, 4, 5),)
+        self._other = False
+
+    def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        self._other = False
+        return np.array([1, 0], np.float32)
+
+    def rewind(self, others: Sequence[Boundary]) -> None:
+        self._other = bool(others)
+
+    def decode(self, token: int) -> NDArray[np.float32]:
+        return np.array([1, int(self._other)], np.float32)
+
+
+@pytest.mark.parametrize(("gap_in_f32", "holds"), [(0.0, False), (1e-4, True)])
+def test_a_tie_in_bf16_is_exact_where_it_is_one_in_f32_too(gap_in_f32: float, holds: bool) -> None:
+    other = Row((1, 2, 3), [0, 0], [np.array([1, 0], np.float32), np.array([1, 1], np.float32)])
+    oracle = Choice(0.0)
+    found = compare_at_ties(other, oracle, "bf16", Choice(gap_in_f32))
+    assert (found.holds, found.ties) == (holds, oracle.boundaries if holds else ())
 
 
 def test_the_reference_in_f32_has_the_same_weights_and_no_rounding() -> None:
