@@ -144,7 +144,7 @@ def verify_command(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"holds": holds, "tolerance": TOLERANCE, "rounding": rounding, "rows": shown}))
         return 0 if holds else 1
-    for entry in shown:
+    for entry, result in zip(shown, results, strict=True):
         own = "" if wide is None else f", PyTorch's own by {entry['rounding']:.2g} from those in f32"
         print(
             f"row {entry['row']}: {entry['prompt']} tokens ({entry['selected']} selected), "
@@ -152,10 +152,10 @@ def verify_command(options: argparse.Namespace) -> int:
             f"{entry['max_abs_difference']:.2g} at most (largest {entry['max_abs_logit']:.3g}{own}): "
             f"{'equal' if entry['holds'] else 'DIFFERENT'}"
         )
-        for tie in entry["ties"]:
+        for tie in result.ties:
             print(
-                f"  selection tie at layer {tie['attention']}, head {tie['head']}: positions {tie['kept']} and "
-                f"{tie['left']} score {tie['gap']:.2g} apart, relative; equal with PyTorch's other choice"
+                f"  selection tie at layer {tie.attention}, head {tie.head}: positions {tie.kept} and {tie.left} score "
+                f"{tie.gap:.2g} apart, relative; equal with PyTorch's other choice"
             )
     bound = f"{TOLERANCE:g}" if wide is None else f"{ROUNDING:g} times its own distance from f32"
     print(f"{'equal to' if holds else 'DIFFERENT from'} PyTorch within {bound}")
