@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from torch.export import Dim
 import snapcc
 from snapcc import cli
 from snapcc.options import FILES
-from snapcc.runtime.verification import TOLERANCE
+from snapcc.runtime import verification
+from snapcc.runtime.reference import Boundary
+from snapcc.runtime.verification import TOLERANCE, compare
 from snapcc.sn40l_target.schema import Plan
 
 DECODER = next(decoder for decoder in decoders.GOOD if decoder.name == "monocle")
@@ -203,6 +206,16 @@ def test_verify_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["tokens_equal"] for row in result["rows"]] == [12, 12, 12]
     assert all(row["max_abs_difference"] < 1e-4 for row in result["rows"])
     assert [(row["rounding"], row["ties"]) for row in result["rows"]] == [(0.0, [])] * 3
+
+
+def test_verify_says_which_ties_it_needed(
+    folder: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tie = Boundary(gap=1.5e-6, attention=14, head=2, kept=256, left=257)
+    monkeypatch.setattr(verification, "compare_at_ties", lambda *given: replace(compare(*given), ties=(tie,)))
+    status, output, _ = run(capsys, "verify", folder / "model.snapcc", "--tokens", tokens, "--max-new-tokens", 1)
+    line = "  selection tie at layer 14, head 2: positions 256 and 257 score 1.5e-06 apart, relative; equal with"
+    assert (status, output.count(line)) == (0, len(ROWS))
 
 
 def test_verify_sees_another_program(
