@@ -139,11 +139,33 @@ OWN: dict[Any, Callable[..., Any]] = {
 }
 
 
+def copy(value: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """``aten.copy``: ``source`` in the shape and dtype of ``value``, whatever that holds."""
+    return source.to(value.dtype).expand(value.shape)
+
+
+def scatter_value(value: Tensor, dim: int, index: Tensor, number: float) -> Tensor:
+    """``aten.scatter.value`` as a comparison with all places: a router's mask of its chosen groups.
+
+    value [.., E, ..], index [.., k, ..] -> value's shape.
+
+    Raises:
+        FrontendError: ``index`` leaves out rows, or the axis is longer than ``LONGEST_RANKED``.
+    """
+    row, chosen = value.movedim(dim, -1), index.movedim(dim, -1)
+    if chosen.shape[:-1] != row.shape[:-1] or row.shape[-1] > LONGEST_RANKED:
+        raise FrontendError(f"scatter of {list(index.shape)} places into {list(value.shape)} is not supported")
+    hit = (chosen.unsqueeze(-1) == torch.arange(row.shape[-1])).any(-2)
+    return torch.where(hit, torch.full((), number, dtype=value.dtype), row).movedim(-1, dim)
+
+
 def core_aten() -> dict[Any, Callable[..., Any]]:
     """torch.export's table of decompositions to core ATen, by op, and two of our own on top."""
     table: Any = torch.export.default_decompositions()  # a dict that fills itself when it is read
     return {
         **dict(table.items()),
         _aten.squeeze.dims: squeeze_dims,
+        _aten.copy.default: copy,
+        _aten.scatter.value: scatter_value,
         _aten.split_with_sizes.default: split_with_sizes,
     }

@@ -49,7 +49,7 @@ _CONTRACTION = "mm bmm addmm"
 _NORMALISATION = "_softmax _log_softmax native_layer_norm _safe_softmax softmax.int"
 _INDEX = """
     embedding index.Tensor index_select gather slice.Tensor select.int cat split.Tensor split_with_sizes
-    constant_pad_nd flip roll cumsum cumprod topk sort narrow
+    constant_pad_nd flip roll cumsum cumprod topk sort narrow slice_scatter
 """
 _CREATION = """
     arange arange.start arange.start_step full full_like zeros zeros_like ones ones_like empty.memory_format
@@ -69,6 +69,25 @@ _KINDS = {"torch.prims.convert_element_type": Kind.POINTWISE} | {
     )
     for name in names.split()
 }
+
+FILLED = frozenset(
+    f"torch.aten.{name}"
+    for name in [
+        "empty.memory_format",
+        "empty_like",
+        "full",
+        "full_like",
+        "new_empty",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "zeros",
+        "zeros_like",
+    ]
+)
+"""Ops whose result has one number everywhere, or any number at all."""
 
 IDENTITIES = frozenset(f"torch.aten.{name}" for name in ("alias", "clone", "contiguous", "detach", "lift_fresh_copy"))
 """Ops whose result has the value of their first operand."""

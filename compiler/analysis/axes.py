@@ -18,6 +18,7 @@ from ..diagnostics import Refusal
 from ..dialect.kv import integer
 from ..dialect.types import is_tensor, shape_of
 from .aten import (
+    FILLED,
     Kind,
     NotConstant,
     axis_operand,
@@ -193,6 +194,8 @@ class Axes:
             self.of[op.results[0]] = (*q[:4], v[3])
         elif not results:
             return
+        elif op.name in FILLED:
+            self._filled(op)
         elif kind_of(op) is not Kind.VIEW and not [o for o in tensor_operands(op) if axes_in(self.of[o])]:
             for result in results:
                 self.of[result] = self._plain(result)
@@ -241,6 +244,11 @@ class Axes:
         self.of[op.results[0]] = tuple(dims)
         self.keys[op.results[0]] = key
 
+    def _filled(self, op: ir.Operation) -> None:
+        """What is filled with one number is the same along all of it."""
+        result = op.results[0]
+        self.of[result] = tuple(self._fresh(extent, Follows.COPY) for extent in shape_of(result.type))
+
     def _pointwise(self, op: ir.Operation) -> None:
         # of axes that say the same, those of a value with the cache axis: a bias has the heads of its logits
         operands = sorted(tensor_operands(op), key=lambda operand: not _has_key(self.of[operand]))
@@ -265,7 +273,8 @@ class Axes:
         kept = {axis.follows for axis in best if axis.tracked}
         for group in groups:
             for axis in best:
-                if axis.follows is Follows.KEY and group and not any(a.follows is Follows.KEY for a in group):
+                told = any(a.follows is Follows.KEY for a in group) or all(a.follows is Follows.COPY for a in group)
+                if axis.follows is Follows.KEY and not told:
                     self._event(op, axis, "combines with values that differ along")
             for axis in group:
                 # two tracked axes of one extent that meet are different things, however equal in size
@@ -416,6 +425,19 @@ class Axes:
             met = [self._meet(op, [g for g in (self.of[p][i] for p in parts) if g] or [()]) for i in range(rank)]
             met[at] = self._joined(self.of[parts[0]][at], shape_of(result.type)[at])
             self.of[result] = tuple(met)
+        elif kind == "gather" and self._is_aligned(op):
+            index, at = op.operands[2], axis_operand(op, 1, rank)
+            self._cut(op, dims[at], "looks up")
+            met = [self._meet(op, [g for g in (dims[i], self.of[index][i]) if g] or [()]) for i in range(rank)]
+            met[at] = self.of[index][at]
+            self.of[result] = tuple(met)
+        elif kind == "slice_scatter":
+            part, at = op.operands[1], axis_operand(op, 2, rank)
+            for group in (dims[at], self.of[part][at]):
+                self._cut(op, group, "writes a part of")
+            met = [self._meet(op, [g for g in (dims[i], self.of[part][i]) if g] or [()]) for i in range(rank)]
+            met[at] = self._fresh(shape_of(result.type)[at])
+            self.of[result] = tuple(met)
         elif kind in ("flip", "cumsum", "cumprod", "sort", "topk", "roll"):
             at = {"topk": 2, "roll": 2}.get(kind, 1)
             for i in integers_operand(op, at) or list(range(rank)):
@@ -426,6 +448,12 @@ class Axes:
                 self.of[each] = tuple(dims)
         else:
             self._lose(op, "indexes")
+
+    def _is_aligned(self, op: ir.Operation) -> bool:
+        """Whether a gather's index has the extents of what it looks into, but along the axis that it looks along."""
+        source, index = (shape_of(op.operands[i].type) for i in (0, 2))
+        at = axis_operand(op, 1, len(source))
+        return source[:at] + source[at + 1 :] == index[:at] + index[at + 1 :]
 
     def _joined(self, first: Group, extent: int) -> Group:
         """The axis of a concat; behind a cache axis it stays in sight, as logits of sinks are put there."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from torch_mlir import ir
 
-from ..analysis.aten import Kind, axis_operand, kind_of, owner, rank_of, tensor_operands
+from ..analysis.aten import FILLED, Kind, axis_operand, kind_of, owner, rank_of, tensor_operands
 from ..analysis.axes import Axes
 from ..analysis.caches import past_length
 from ..analysis.evaluate import Evaluator, NotEvaluable
@@ -162,9 +162,14 @@ class _Rebuild:
         if not is_tensor(value.type):
             return
         ours, theirs = shape_of(value.type), shape_of(twin.type)
-        allowed = len(ours) == len(theirs) and all(b - a in (0, self._step) for a, b in zip(ours, theirs, strict=True))
+        allowed = len(ours) == len(theirs) and all(map(self._is_extent, ours, theirs))
         if not allowed or element_of(value.type) != element_of(twin.type):
             self._refuse(op, f"has an extent that is no length: {ours} at {self._past} cached tokens, {theirs} else")
+
+    def _is_extent(self, ours: int, theirs: int) -> bool:
+        """Whether two extents are the same, or m (P + c) of both lengths: the cache axis, merged with one of m."""
+        times, rest = divmod(theirs - ours, self._step)
+        return rest == 0 and (times == 0 or (times > 0 and ours % times == 0))
 
     def _is_constant(self, op: ir.Operation) -> bool:
         if op.name.startswith("torch.constant.") or op.name == "torch.vtensor.literal":
@@ -277,13 +282,17 @@ class _Rebuild:
         if value in self._decided:
             return
         self._decided.add(value)
+        producer = owner(value)
+        assert producer is not None
+        if producer.name in FILLED and "empty" in producer.name:
+            return  # nothing is read of it
         ours, theirs = self._values(value)
+        if producer.name in FILLED and self._grows(value) and bool(ours.flatten()[0] == theirs.flatten()[0]):
+            return  # one number along all slots
         if ours.shape == theirs.shape and bool((ours == theirs).all() | (ours != ours).all()):
             return
         if user.name == "kv.linear_bias" and bool(((ours - theirs).abs() <= _ROUNDED * ours.abs()).all()):
             return  # read off biases of different lengths
-        producer = owner(value)
-        assert producer is not None
         if (offset := self._ahead(ours, theirs)) is not None:
             self._seed(value, offset, producer)
             return

@@ -31,6 +31,23 @@ SIZES = {
 BLOOM = {"vocab_size": 256, "hidden_size": 64, "n_layer": 2, "n_head": 4, "initializer_range": 0.15}
 GPT2 = {"vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "initializer_range": 0.15}
 
+EXPERTS = SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
+LATENT = {name: size for name, size in SIZES.items() if name != "head_dim"} | {
+    "num_key_value_heads": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 32,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+}
+
 ENTRIES: dict[str, tuple[str, dict[str, Any], int]] = {
     # a window that fits into the slots is a ring of its own, one that does not is applied by position
     "window-of-6": ("Mistral", SIZES | {"sliding_window": 6}, 8),
@@ -42,6 +59,8 @@ ENTRIES: dict[str, tuple[str, dict[str, Any], int]] = {
     ),
     "alibi": ("Bloom", BLOOM, 8),
     "learned-positions": ("GPT2", GPT2, 8),
+    "experts": ("Mixtral", EXPERTS, 8),
+    "latent-cache-and-groups-of-experts": ("DeepseekV3", LATENT, 8),
 }
 """By what is special: the class, its configuration, and R."""
 

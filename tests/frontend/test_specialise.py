@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from snapcc.frontend import FrontendError, from_program
-from snapcc.frontend.decompositions import linear, matmul, scaled_dot_product_attention, topk
+from snapcc.frontend.decompositions import linear, matmul, scaled_dot_product_attention, scatter_value, topk
 
 COMPOSITE = re.compile(r"aten\.(linear|einsum|matmul|silu|scaled_dot|softmax|dropout|reshape|chunk|split|_assert|sym_)")
 
@@ -229,3 +229,13 @@ def test_topk_is_pytorchs_and_takes_the_first_of_equals(
     assert (values.tolist(), indices.tolist()) == ([[1.0, -torch.inf, -torch.inf]], [[2, 0, 1]])
     with pytest.raises(FrontendError, match="topk over 2000 entries: only up to 1024"):
         topk(torch.zeros(2000), 2)
+
+
+@pytest.mark.parametrize(("shape", "dim", "k"), [((5, 8), 1, 3), ((2, 6, 3), 1, 2), ((4,), 0, 1)])
+def test_scatter_of_a_number_is_pytorchs(shape: tuple[int, ...], dim: int, k: int) -> None:
+    torch.manual_seed(0)
+    value = torch.randn(shape)
+    index = torch.randn(shape).argsort(dim).narrow(dim, 0, k)
+    assert torch.equal(scatter_value(value, dim, index, 2.0), value.scatter(dim, index, 2.0))
+    with pytest.raises(FrontendError, match=r"scatter of \[3\] places into \[2000\] is not supported"):
+        scatter_value(torch.zeros(2000), 0, torch.zeros(3, dtype=torch.long), 1.0)
