@@ -10,6 +10,7 @@ import ast
 import math
 import re
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -61,6 +62,8 @@ def check_guards(program: ExportedProgram, shapes: Mapping[str, tuple[int, ...]]
         shown = re.sub(r"L\['(\w+)'\]", r"\1", guard)
         try:
             holds = eval(_checked(guard), {"__builtins__": {}, "L": names, **_FUNCTIONS})
+            if isinstance(holds, torch.Tensor):
+                raise TypeError("it is a tensor")
         except (KeyError, IndexError, NameError, SyntaxError, AttributeError, TypeError) as error:
             raise FrontendError(f"the exported program's condition {shown} cannot be checked: {error}") from error
         if not holds:
@@ -81,7 +84,8 @@ def _arguments(program: ExportedProgram, shapes: Mapping[str, tuple[int, ...]]) 
     if signature is None or signature.forward_arg_names is None:
         raise FrontendError("the exported program does not name its arguments: export it with this version of PyTorch")
     args, kwargs = pytree.tree_unflatten(inputs, program.call_spec.in_spec)
-    names: dict[str, Any] = dict(zip(signature.forward_arg_names, (*args, *kwargs.values()), strict=True))
+    values = [_plain(*pytree.tree_flatten_with_path(value)) for value in (*args, *kwargs.values())]
+    names: dict[str, Any] = dict(zip(signature.forward_arg_names, values, strict=True))
     for name, value in list(names.items()):
         # A variable number of arguments: args_0, args_1, ... stand for args[0], args[1], ... in conditions.
         if (match := re.fullmatch(r"(.+)_(\d+)", name)) and match[1] not in signature.forward_arg_names:
@@ -89,11 +93,35 @@ def _arguments(program: ExportedProgram, shapes: Mapping[str, tuple[int, ...]]) 
     return names
 
 
+def _plain(leaves: Any, spec: pytree.TreeSpec) -> Any:
+    """A container as the conditions name its parts: dicts for what is indexed, namespaces for fields."""
+    if spec.is_leaf():
+        return leaves[0][1]
+    parts: dict[Any, list[Any]] = {}
+    for (key, *rest), leaf in leaves:
+        parts.setdefault(key, []).append((tuple(rest), leaf))
+    children = spec.children()
+    plain = {
+        _key(key): _plain(inside, child)
+        for (key, inside), child in zip(parts.items(), (c for c in children if c.num_leaves), strict=True)
+    }
+    fields = any(isinstance(key, pytree.GetAttrKey) for key in parts)
+    return SimpleNamespace(**plain) if fields else plain
+
+
+def _key(key: Any) -> Any:
+    if isinstance(key, pytree.SequenceKey):
+        return key.idx
+    return key.name if isinstance(key, pytree.GetAttrKey) else key.key
+
+
 def _checked(guard: str) -> Any:
     tree = ast.parse(guard.strip(), mode="eval")
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         known = isinstance(node, _SYNTAX)
-        known = known or (isinstance(node, ast.Attribute) and node.attr in _METHODS)
+        if isinstance(node, ast.Attribute):  # a field of a container, or a method of a tensor
+            known = node.attr in _METHODS if node in called else not node.attr.startswith("_")
         known = known or (isinstance(node, ast.Name) and (node.id == "L" or node.id in _FUNCTIONS))
         if not known:
             raise SyntaxError(f"unexpected {ast.unparse(node) if isinstance(node, ast.expr) else node}")

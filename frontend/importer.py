@@ -42,9 +42,10 @@ def import_functions(
 ) -> ir.Module:
     """One module with a function for each (name, program), as ``decoder.specialise`` made them.
 
-    A function's arguments are the program's user inputs, each with ``kv.name`` and ``kv.role``; its results are the
-    program's outputs, each with ``kv.name``: "logits", the name of the cache that it is grown from, or its own.
-    Locations are the lines of the model's source. The kv dialect is loaded in ``context``.
+    A function's arguments are the program's user inputs, each with ``kv.name`` and ``kv.role``, a cache whose rows are
+    not its first dimension also with ``kv.row_axis``; its results are the program's outputs, each with ``kv.name``:
+    "logits", the name of the cache that it is grown from, or its own. Locations are the lines of the model's source.
+    The kv dialect is loaded in ``context``.
 
     Raises:
         FrontendError: a program has weights that the importer cannot name.
@@ -61,16 +62,15 @@ def import_functions(
 
 def _name_arguments(context: ir.Context, function: Any, program: ExportedProgram, decoder: Decoder) -> None:
     caches = {c.output_index: c.name for c in decoder.caches}
+    row_axes = {c.name: {"kv.row_axis": str(c.row_axis)} for c in decoder.caches if c.row_axis}
     outputs = [s.arg for s in program.graph_signature.output_specs if s.kind is OutputKind.USER_OUTPUT]
     results = [
         "logits" if index == decoder.logits else caches.get(index, arg.name or f"output_{index}")
         for index, arg in enumerate(outputs)
     ]
+    arguments = [{"kv.name": i.name, "kv.role": str(i.role)} | row_axes.get(i.name, {}) for i in decoder.inputs]
     with context:
-        text = ir.StringAttr.get
-        function.attributes["arg_attrs"] = ir.ArrayAttr.get(
-            [ir.DictAttr.get({"kv.name": text(i.name), "kv.role": text(str(i.role))}) for i in decoder.inputs]
-        )
-        function.attributes["res_attrs"] = ir.ArrayAttr.get(
-            [ir.DictAttr.get({"kv.name": text(name)}) for name in results]
-        )
+        for key, entries in (("arg_attrs", arguments), ("res_attrs", [{"kv.name": name} for name in results])):
+            function.attributes[key] = ir.ArrayAttr.get(
+                [ir.DictAttr.get({k: ir.StringAttr.get(v) for k, v in entry.items()}) for entry in entries]
+            )

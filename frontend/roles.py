@@ -19,13 +19,17 @@ from .lengths import BATCH, PAST, QUERY, Extent, Lengths, Range, expression
 _TOKEN_NAMES = ("input_ids", "tokens", "ids")
 _POSITION_NAMES = ("position_ids", "positions", "pos")
 
-# Ops that only move, join or convert elements: what comes out of them is what went in.
+# Ops that move, join, convert or change elements one by one: what comes out of them is told to be what went in. Whether
+# a cache comes back as it was is for the compiler to prove.
 _MOVES = frozenset(
     {
         *("alias", "clone", "contiguous", "copy", "detach", "detach_", "lift_fresh_copy", "to", "_to_copy", "type_as"),
-        *("cat", "concat", "concatenate", "select_scatter", "slice_scatter", "stack"),
-        *("chunk", "getitem", "narrow", "select", "slice", "split", "split_with_sizes", "unbind"),
+        *("add", "cat", "concat", "concatenate", "constant_pad_nd", "pad", "stack"),
+        *("clamp", "div", "flip", "masked_fill", "mul", "neg", "roll", "sub", "where"),
+        *("index_copy", "index_put", "scatter", "select_scatter", "slice_scatter"),
+        *("chunk", "getitem", "index", "index_select", "narrow", "select", "slice", "split"),
         *("expand", "flatten", "reshape", "squeeze", "unflatten", "unsqueeze", "_unsafe_view", "view"),
+        *("split_with_sizes", "unbind"),
         *("movedim", "permute", "swapaxes", "swapdims", "t", "transpose"),
     }
 )

@@ -240,6 +240,7 @@ class _Attribution:
         self._keys: dict[Node, frozenset[int]] = {}
         self._met: dict[Node, frozenset[int]] = {}
         self._results: dict[Node, list[Node]] = {}
+        self._read: dict[tuple[Node, int], tuple[frozenset[int], ...]] = {}
 
     def attentions(self) -> dict[Node, Attention]:
         """Everything that ``find_attentions`` gives."""
@@ -252,7 +253,7 @@ class _Attribution:
             self._check_masking(node, layout)
             selects = index
             for earlier, other in enumerate(found):
-                if not self._met[other] & self._met[node]:
+                if not self._overlap(other, node):
                     continue
                 same = (self._met[other], self._keys[other]) == (self._met[node], self._keys[node])
                 if not same or found[other].kv_heads != int(heads.max()) + 1:
@@ -260,6 +261,40 @@ class _Attribution:
                 selects = min(selects, earlier)
             found[node] = Attention(_where(node), layout, heads, tuple(sorted(self._keys[node])), selects)
         return found
+
+    def _overlap(self, one: Node, other: Node) -> bool:
+        """Whether two attentions read a common part of a cache, as those of different layers in one stack do not."""
+        for cache in self._met[one] & self._met[other]:
+            pairs = zip(self._read_of(one, cache), self._read_of(other, cache), strict=True)
+            if all(mine & theirs for mine, theirs in pairs):
+                return True
+        return False
+
+    def _read_of(self, node: Node, cache: int) -> tuple[frozenset[int], ...]:
+        """For each axis of a cache but its sequence's, the indices that the results of an attention depend on."""
+        if (node, cache) not in self._read:
+            index, _, sequence_axis = self._decoder.inputs.caches[cache]
+            source = self._decoder.users[index]
+            start: Tensor = self._values[source]
+            results = self._results[node]
+            steps = self._between([node, *results], frozenset([cache]), node)
+
+            def matters(axis: int, i: int) -> bool:
+                changed = start.clone()
+                changed.select(axis, i).add_(1)
+                now = self._again(steps, {source: changed})
+                return any(
+                    not torch.equal(one, was)
+                    for result in results
+                    for one, was in zip(tree_leaves(now[result]), tree_leaves(self._values[result]), strict=True)
+                )
+
+            self._read[node, cache] = tuple(
+                frozenset(i for i in range(extent) if extent == 1 or matters(axis, i))
+                for axis, extent in enumerate(start.shape)
+                if axis != sequence_axis
+            )
+        return self._read[node, cache]
 
     def _lengths(self) -> tuple[int, int, int]:
         """Q, P and a prime factor of P + Q, none dividing any fixed extent of the graph."""
@@ -307,7 +342,8 @@ class _Attribution:
             caches = _union(self._carried.get(source) for source in node.all_input_nodes)
             weights = _union(self._weights.get(source) for source in node.all_input_nodes)
             value = self._values[node]
-            if not (caches or weights) or not any(isinstance(leaf, Tensor) for leaf in tree_leaves(value)):
+            held = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+            if not (caches or weights) or not any(leaf.numel() for leaf in held):
                 continue
             if getattr(getattr(node.target, "_schema", None), "name", None) in _SHAPE_ONLY:
                 continue
@@ -327,13 +363,24 @@ class _Attribution:
                 (attention,) = weights
                 self._met[attention] = self._met[attention] | caches
                 self._results[attention].append(node)
-            else:
+            elif weights or self._depends(node, caches):
                 why = "outside an attention" if not weights else "by several attentions at once"
                 raise AttributionError(f"{self._names(caches)} {why} at {_where(node)}, which cannot be masked")
         read = _union(self._met.values())
         for i in range(len(self._decoder.inputs.caches)):
             if i not in read:
                 raise AttributionError(f"no attention of the program reads {self._names([i])}")
+
+    def _depends(self, node: Node, caches: frozenset[int]) -> bool:
+        """Whether a value changes with caches that it is computed from; a place that is yet to be written does not."""
+        changed: dict[Node, Any] = {}
+        for cache in caches:
+            source = self._decoder.users[self._decoder.inputs.caches[cache][0]]
+            start: Tensor = self._values[source]
+            changed[source] = torch.randn(start.shape, generator=torch.Generator().manual_seed(next(self._seeds)))
+        now = self._again(self._between([node], caches, None), changed)[node]
+        pairs = zip(tree_leaves(now), tree_leaves(self._values[node]), strict=True)
+        return not all(torch.allclose(one, was, rtol=0, atol=0, equal_nan=True) for one, was in pairs)
 
     def _reduced_extent(self, node: Node) -> int:
         bound = bind(node.target, node.args, node.kwargs)

@@ -29,7 +29,8 @@ class ProgramInputs:
         caches: ``(input, output, axis)`` of each cache: the input holds the past along ``axis``, the output the
             past with the new tokens behind it.
         logits: the output of logits, [B, Q, V], or [B, V] of the last token.
-        positions: the input of positions, the tokens' shape (or one that broadcasts to it); None if there is none.
+        positions: the input of positions, the tokens' shape (or one that broadcasts to it), or a scalar, the position
+            of the first token; None if there is none.
         causal_mask: the input of a plainly causal mask, [.., Q, T]: bool (True may be seen) or additive; or None.
     """
 
@@ -155,11 +156,13 @@ class ExportedDecoder:
         return arguments
 
     def _spread(self, index: int, values: Tensor) -> Tensor:
-        """``values`` [Q] in the shape of an input that has the query tokens along one axis."""
+        """``values`` [Q] in the shape of an input that has the query tokens along one axis; the first for a scalar."""
         node = self.users[index]
         shape = _shape(node)
+        if not shape:
+            return values[0].to(node.meta["val"].dtype)
         if self.one_query:
-            axes = [len(shape) - 1] if shape else []
+            axes = [len(shape) - 1]
         else:
             axes = [axis for axis, extent in enumerate(shape) if str(extent) == str(self._query)]
         if len(axes) != 1:
@@ -195,7 +198,9 @@ class ExportedDecoder:
 def _functional(program: ExportedProgram) -> ExportedProgram:
     """The program without in-place ops, whose effects no edge of the graph shows; otherwise unchanged."""
     ops = [node.target for node in program.graph.nodes if node.op == "call_function"]
-    if any(op._schema.is_mutable for op in ops if isinstance(op, torch._ops.OpOverload)):
+    # detach_ is in place by its name alone: it changes no element
+    written = [op for op in ops if isinstance(op, torch._ops.OpOverload) and op is not torch.ops.aten.detach_.default]
+    if any(op._schema.is_mutable for op in written):
         with warnings.catch_warnings():
             # torch copies a pytree specification of its own in a way that it deprecates
             warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)

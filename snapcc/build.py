@@ -191,7 +191,7 @@ def _fill(
     inputs = _inputs(decoder)
     if lowering.plan is not None:
         with progress.step("drawing the plan"):
-            table = cache_table(inputs.caches, lowering.functions.values(), choice.max_positions)
+            table = cache_table(inputs.caches, lowering.functions.values(), choice.policy.slots, choice.max_positions)
             files += _show_plan(folder, lowering.plan, lowering.graph, origin.described, table)
     phases = _keep_phases(folder, options.dump_to)
     files += phases.values()

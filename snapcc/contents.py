@@ -75,8 +75,14 @@ def store_program(decoder: Decoder, folder: Path) -> dict[str, str]:
 
 
 def restore_program(artifact: Artifact) -> ExportedProgram:
-    """The exported program of an artifact, with its weights."""
-    program: ExportedProgram = torch.export.load(artifact.folder / PROGRAM)
+    """The exported program of an artifact, with its weights.
+
+    Raises:
+        FrontendError: the program does not load here.
+    """
+    from snapcc.frontend.program import load_program
+
+    program = load_program(artifact.folder / PROGRAM)
     places: dict[str, Path] = {}
     for path in artifact.weights:
         with safe_open(path, framework="pt") as held:

@@ -11,27 +11,32 @@ from .artifact import Artifact
 from .manifest import Cache
 
 
-def cache_table(caches: Iterable[Cache], functions: Iterable[FunctionSpec], max_positions: int) -> list[dict[str, Any]]:
+def cache_table(
+    caches: Iterable[Cache], functions: Iterable[FunctionSpec], slots: int, max_positions: int
+) -> list[dict[str, Any]]:
     """Each cache's slots, and what a cache of ``max_positions`` tokens would take."""
     states = {state.name: state for function in functions for state in function.states}
     return [
         {
-            "name": cache.name,
+            "name": state.name,
             "shape": list(state.shape),
-            "axis": cache.axis,
             "dtype": state.dtype,
             "bytes": state.bytes,
-            "full_bytes": state.bytes // state.shape[cache.axis] * max_positions,
+            "full_bytes": state.bytes // slots * max_positions,
         }
         for cache in caches
-        for state in [states[cache.name]]
+        for state in states.values()
+        # a cache that stacks several is a state for each of them, named as one indexes it
+        if state.name == cache.name or state.name.startswith(f"{cache.name}[")
     ]
 
 
 def summary(artifact: Artifact) -> dict[str, Any]:
     """The content of ``snapcc inspect --json``."""
     manifest = artifact.manifest
-    caches = cache_table(manifest.inputs.caches, manifest.functions.values(), manifest.max_positions)
+    caches = cache_table(
+        manifest.inputs.caches, manifest.functions.values(), manifest.policy.slots, manifest.max_positions
+    )
     policy = manifest.policy
     return {
         "artifact": str(artifact.folder),
