@@ -6,6 +6,7 @@ import re
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -34,9 +35,10 @@ def load_program(path: str | Path) -> ExportedProgram:
     Raises:
         FrontendError: the file does not load, or its arguments hold a container that nothing here has registered.
     """
-    _register_containers(Path(path))
+    safe = _register_containers(Path(path))
     try:
-        with Path(path).open("rb") as file:  # by its content: torch.export.load looks at a path's ending
+        # by its content: torch.export.load looks at a path's ending
+        with torch.serialization.safe_globals(safe), Path(path).open("rb") as file:
             program: ExportedProgram = torch.export.load(file)
     except Exception as error:
         raise FrontendError(
@@ -46,24 +48,32 @@ def load_program(path: str | Path) -> ExportedProgram:
     return program
 
 
-def _register_containers(path: Path) -> None:
-    """Registers transformers' cache, where a program takes it, and refuses containers that are not known here."""
+def _register_containers(path: Path) -> list[Any]:
+    """Registers transformers' cache, where a program takes it, and refuses containers that are not known here.
+
+    Gives the classes that the example inputs in the file may hold.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             models = [n for n in archive.namelist() if "/models/" in n or n == "serialized_exported_program.json"]
             used = {name for model in models for name in _CONTAINER.findall(archive.read(model).decode())}
     except (zipfile.BadZipFile, UnicodeDecodeError, OSError):
-        return  # torch.export says what is wrong with the file
+        return []  # torch.export says what is wrong with the file
+    layers: list[Any] = []
     if _TRANSFORMERS_CACHE in used:
         try:
+            from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
             from transformers.integrations.executorch import register_dynamic_cache_export_support
         except ImportError as error:
             raise FrontendError(
                 f"{path} takes a DynamicCache of transformers, which cannot be imported ({error}): install transformers"
             ) from error
         register_dynamic_cache_export_support()
-    if unknown := sorted(used - pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.keys()):
+        layers = [DynamicLayer, DynamicSlidingWindowLayer]
+    known = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
+    if unknown := sorted(used - known.keys()):
         raise FrontendError(
             f"{path} takes or returns a {unknown[0]}, a container that is not registered here: export the program with "
             "tuples, lists and dicts, or register the class and call snapcc.compile from Python"
         )
+    return [*layers, *(known[name] for name in used)]

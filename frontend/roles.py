@@ -116,6 +116,7 @@ class _Reader:
         others = [n for n in self.inputs if n is not tokens and n.name not in {c.name for c in caches}]
         self._bind_totals(others)
         positions, rows = self._positions(others, tokens, vocabulary)
+        self._check_state([n for n in others if n.name != positions], {logits, *(index for _, index, _ in grown)})
         inputs = tuple(
             Input(n.name, self._role(n, tokens, positions, caches), self._shape(n), n.meta["val"].dtype)
             for n in self.inputs
@@ -292,6 +293,20 @@ class _Reader:
                 f"several inputs could be the {role}: {_list(candidates)}; say which with --input {role}=NAME"
             )
         return None
+
+    def _check_state(self, others: Sequence[Node], known: set[int]) -> None:
+        """Refuses an output that is an input, updated, and no cache: it would be lost between two steps."""
+        for index, output in enumerate(self.outputs):
+            if index in known or not isinstance(output, Node) or output in others:
+                continue
+            value = output.meta["val"]
+            for node in others:
+                before = node.meta["val"]
+                if node.name in self.sources[output] and (before.shape, before.dtype) == (value.shape, value.dtype):
+                    raise FrontendError(
+                        f"the output {output.name} ({source_of(output)}) is the input {node.name}, updated, and no "
+                        "growing cache: a program's only state may be its caches; derive it from the positions"
+                    )
 
     # Lengths.
 

@@ -221,14 +221,15 @@ class Regions:
         before, after = shape_of(op.operands[0].type), shape_of(op.results[0].type)
         old = iter(i for i, extent in enumerate(before) if extent != 1)
         content, order, strides = self.of(op.operands[0]), [], []
-        rest = 1  # how much of the present old dimension the new ones have still to cover
+        current, rest = 0, 1  # the present old dimension, and how much of it new ones have to cover
         for extent in after:
             if extent == 1:
                 order.append(-1)
                 strides.append(1)
                 continue
             if rest == 1:
-                if (current := next(old, None)) is None:
+                current = next(old, -1)
+                if current < 0:
                     return None
                 rest = before[current]
             if rest % extent if extent else rest:
@@ -236,7 +237,7 @@ class Regions:
             rest = rest // extent if extent else 1
             order.append(current)
             strides.append(rest)
-        if rest != 1 or next(old, None) is not None:
+        if rest != 1 or next(old, -1) >= 0:
             return None
         boxes = [_divided(box, order, strides, after) for box in content]
         return None if None in boxes else tuple(box for box in boxes if box is not None)

@@ -48,6 +48,23 @@ def test_a_stacked_cache_a_position_table_and_a_mask() -> None:
     assert roles(declared)["allowed"] == "causal_mask"
 
 
+class Counting(Rotary):
+    """Counts its steps in a tensor that comes in and goes out."""
+
+    def forward(self, words: Tensor, where: Tensor, memory: dict[str, Tensor], steps: Tensor) -> Any:
+        return *super().forward(words, where, memory), steps + words.shape[1]
+
+
+def test_state_beside_the_caches_is_not_dropped() -> None:
+    cache = {0: BATCH, 1: PAST}
+    dynamic = ({0: BATCH, 1: QUERY}, {0: BATCH, 1: QUERY}, {"k": cache, "v": cache}, {0: BATCH})
+    program = export(Counting(), (*Counting.arguments(2, 3, 5), torch.zeros(2, dtype=torch.long)), dynamic)
+    with pytest.raises(
+        FrontendError, match=r"test_decoder\.py:\d+\) is the input steps, updated, and no growing cache"
+    ):
+        from_program(program)
+
+
 def test_a_program_of_fixed_length() -> None:
     decoder = from_program(Fixed.program())
     assert roles(decoder) == {"tok": "tokens", "at": "positions", "latents": "cache"}

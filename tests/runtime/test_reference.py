@@ -403,7 +403,6 @@ def test_a_program_for_one_token_prefills_by_decoding() -> None:
     ("name", "message"),
     [
         ("mean-of-rows", r"read outside an attention at 'mean\w*' \(.*decoders.py:\d+\)"),
-        ("newest", r"read outside an attention at 'slice\w*' \(.*decoders.py:\d+\)"),
         ("running-sum", "in a way that masking a position does not undo"),
         ("sorted", "in a way that masking a position does not undo"),
         ("blurred", "in a way that masking a position does not undo"),
