@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,18 +58,19 @@ def _register_containers(path: Path) -> list[Any]:
         with zipfile.ZipFile(path) as archive:
             models = [n for n in archive.namelist() if "/models/" in n or n == "serialized_exported_program.json"]
             used = {name for model in models for name in _CONTAINER.findall(archive.read(model).decode())}
-    except (zipfile.BadZipFile, UnicodeDecodeError, OSError):
+    except (zipfile.BadZipFile, zlib.error, UnicodeDecodeError, OSError):
         return []  # torch.export says what is wrong with the file
     layers: list[Any] = []
     if _TRANSFORMERS_CACHE in used:
         try:
             from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-            from transformers.integrations.executorch import register_dynamic_cache_export_support
+            from transformers.integrations import executorch
         except ImportError as error:
             raise FrontendError(
                 f"{path} takes a DynamicCache of transformers, which cannot be imported ({error}): install transformers"
             ) from error
-        register_dynamic_cache_export_support()
+        register: Any = executorch.register_dynamic_cache_export_support
+        register()
         layers = [DynamicLayer, DynamicSlidingWindowLayer]
     known = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
     if unknown := sorted(used - known.keys()):
