@@ -20,6 +20,8 @@ def cache_table(
         {
             "name": state.name,
             "shape": list(state.shape),
+            # a part has lost dimensions of the stack, and its rows come first
+            "axis": cache.axis if state.name == cache.name else state.shape.index(slots, 1),
             "dtype": state.dtype,
             "bytes": state.bytes,
             "full_bytes": state.bytes // slots * max_positions,
