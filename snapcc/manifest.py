@@ -120,7 +120,9 @@ class Manifest(_Part):
                     raise ValueError(f"function {name} has a tensor {tensor.name} of {tensor.shape} {tensor.dtype}")
         states = {state.name: state for function in self.functions.values() for state in function.states}
         for cache in self.inputs.caches:
-            if cache.name not in states or not 0 <= cache.axis < len(states[cache.name].shape):
+            # a stack of caches is a state for each, named as one indexes it, and of fewer dimensions
+            own = [n for n in states if n == cache.name or n.startswith(f"{cache.name}[")]
+            if not own or (cache.name in states and not 0 <= cache.axis < len(states[cache.name].shape)):
                 raise ValueError(f"no function has a state {cache.name} with an axis {cache.axis}")
         return self
 
