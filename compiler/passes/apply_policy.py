@@ -474,7 +474,7 @@ class _Prefill(_Rewriter):
         """A prompt's positions are 0 .. N - 1; a lone position is that of the first token."""
         for old in self.argument("positions"):
             if not shape_of(old.type):
-                old.replace_all_uses_with(_zeros(builder, [], element_of(old.type)))
+                old.replace_all_uses_with(builder.zeros([], element_of(old.type)))
                 continue
             ones = [1] * (len(shape_of(old.type)) - 1)
             old.replace_all_uses_with(builder.view(builder.arange(prompt), [*ones, prompt]))
