@@ -242,9 +242,10 @@ class Regions:
         boxes = [_divided(box, order, strides, after) for box in content]
         return None if None in boxes else tuple(box for box in boxes if box is not None)
 
-    def _copy(self, op: ir.Operation) -> Content | None:
-        target, written = op.operands[:2]
-        return self.of(written) if written.type == target.type else None
+    def _expand(self, op: ir.Operation) -> Content | None:
+        # a copy of a value onto one of its shape, as a write in place becomes
+        source = op.operands[0]
+        return self.of(source) if shape_of(source.type) == shape_of(op.results[0].type) else None
 
     def _slice_scatter(self, op: ir.Operation) -> Content | None:
         target, written = op.operands[:2]
@@ -411,7 +412,7 @@ _RULES: dict[str, Callable[[Regions, ir.Operation], Content | None]] = {
         f"torch.aten.{name}": rule
         for names, rule in (
             ("cat", Regions._cat),
-            ("copy", Regions._copy),
+            ("expand", Regions._expand),
             ("slice.Tensor", Regions._slice),
             ("select.int", Regions._select),
             ("index_select", Regions._index_select),
