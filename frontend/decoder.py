@@ -21,11 +21,11 @@ from .specialise import Specialiser
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder with a growing cache, as torch.export gave it, with its inputs told apart.
+    """A decoder with caches, as torch.export gave it, with its inputs told apart.
 
-    ``logits`` is an index among the program's flat outputs. ``max_positions`` is the longest sequence that the
-    model is made for, where that is known. ``batch``, ``query`` (new tokens) and ``past`` (cached tokens) are the
-    lengths that one call takes.
+    A buffer that the program writes to is one of its inputs and outputs. ``logits`` is an index among the flat
+    outputs. ``max_positions`` is the longest sequence that the model is made for, where that is known. ``batch``,
+    ``query`` (new tokens) and ``past`` (cached tokens) are the lengths that one call takes.
     """
 
     name: str
@@ -40,6 +40,12 @@ class Decoder:
     past: Range
     _flat: FlatProgram = field(repr=False, compare=False)
     _lengths: Lengths = field(repr=False, compare=False)
+
+    @property
+    def input_names(self) -> list[str]:
+        """The inputs of the program in order: those of its arguments, and the buffers that it writes to."""
+        specs = self._flat.signature.input_specs
+        return [getattr(spec.arg, "name", "") for spec in specs if spec.kind is InputKind.USER_INPUT]
 
     @property
     def supports_prefill(self) -> bool:

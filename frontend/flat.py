@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputKind, OutputSpec
 from torch.fx import Graph, GraphModule, Node
 
 from .errors import FrontendError
@@ -21,6 +22,7 @@ from .errors import FrontendError
 _ops: Any = torch.ops
 # Regions of a graph that are run as they stand, with the position of their body among the arguments.
 _AUTOCAST = _ops.higher_order.wrap_with_autocast
+_STATES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 _REGIONS = {_ops.higher_order.wrap_with_set_grad_enabled: 1, _AUTOCAST: 4}
 # In place by name, the identity by effect: it only cuts autograd's history.
 _IDENTITIES = (_ops.aten.detach_.default,)
@@ -28,10 +30,15 @@ _IDENTITIES = (_ops.aten.detach_.default,)
 
 @dataclass(frozen=True)
 class FlatProgram:
-    """A graph whose placeholders and outputs are those that ``signature`` lists, in its order."""
+    """A graph whose placeholders and outputs are those that ``signature`` lists, in its order.
+
+    What the program writes to in place comes in as an input and goes out as an output: buffers are inputs of their
+    placeholder's name, and ``buffers`` gives the values that they start with.
+    """
 
     graph: Graph
     signature: ExportGraphSignature
+    buffers: Mapping[str, Tensor]
 
 
 def flatten(program: ExportedProgram) -> FlatProgram:
@@ -40,7 +47,7 @@ def flatten(program: ExportedProgram) -> FlatProgram:
     Regions under ``torch.no_grad`` are inlined. In-place updates of values are made functional by torch.export.
 
     Raises:
-        FrontendError: the program writes to a buffer or to an input, or branches or loops in its graph.
+        FrontendError: the program branches or loops in its graph.
     """
     signature, module = program.graph_signature, program.graph_module
     _refuse_control_flow(module)
@@ -49,7 +56,6 @@ def flatten(program: ExportedProgram) -> FlatProgram:
             warnings.simplefilter("ignore", FutureWarning)
             functional = program.run_decompositions({})
         signature, module = functional.graph_signature, functional.graph_module
-    _refuse_mutation(signature)
     graph = Graph()
     values: dict[Node, Any] = {}
     for node in module.graph.nodes:
@@ -57,7 +63,9 @@ def flatten(program: ExportedProgram) -> FlatProgram:
             graph.output(torch.fx.map_arg(node.args[0], values.__getitem__))
         else:
             _copy(graph, module, node, values)
-    return FlatProgram(graph, signature)
+    signature, buffers = _with_states(signature)
+    held = {**program.state_dict, **program.constants}
+    return FlatProgram(graph, signature, {name: held[target] for name, target in buffers.items()})
 
 
 def source_of(node: Node) -> str:
@@ -121,10 +129,18 @@ def _nodes(module: GraphModule) -> Iterator[Node]:
             yield from graph_module.graph.nodes
 
 
-def _refuse_mutation(signature: ExportGraphSignature) -> None:
-    written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
-    if written:
-        raise FrontendError(
-            f"the program writes to {', '.join(sorted(written)[:4])} in place; a cache must come in as an input and "
-            "go out, grown, as an output: return torch.cat([cache, new], dim) instead of updating it"
-        )
+def _with_states(signature: ExportGraphSignature) -> tuple[ExportGraphSignature, dict[str, str]]:
+    """A signature in which what is written to in place is an input and an output, and the buffers among those."""
+    written = set(signature.buffers_to_mutate.values())
+    buffers: dict[str, str] = {}
+    inputs = []
+    for spec in signature.input_specs:
+        if spec.kind is InputKind.BUFFER and spec.target in written:
+            buffers[spec.arg.name] = spec.target
+            spec = InputSpec(InputKind.USER_INPUT, spec.arg, None)
+        inputs.append(spec)
+    outputs = [
+        OutputSpec(OutputKind.USER_OUTPUT, spec.arg, None) if spec.kind in _STATES else spec
+        for spec in signature.output_specs
+    ]
+    return ExportGraphSignature(inputs, outputs), buffers

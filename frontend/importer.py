@@ -15,6 +15,7 @@ from torch_mlir.extras.fx_importer import FxImporter, FxImporterHooks, InputInfo
 from snapcc.compiler.dialect import kv
 
 from .decoder import Decoder
+from .roles import Role
 
 
 class _NamedWeights(FxImporterHooks):  # type: ignore[misc]  # torch-mlir is not typed
@@ -68,9 +69,14 @@ def _name_arguments(context: ir.Context, function: Any, program: ExportedProgram
         "logits" if index == decoder.logits else caches.get(index, arg.name or f"output_{index}")
         for index, arg in enumerate(outputs)
     ]
-    arguments = [{"kv.name": i.name, "kv.role": str(i.role)} | row_axes.get(i.name, {}) for i in decoder.inputs]
+    arguments = [{"kv.name": i.name, "kv.role": _role(i.role)} | row_axes.get(i.name, {}) for i in decoder.inputs]
     with context:
         for key, entries in (("arg_attrs", arguments), ("res_attrs", [{"kv.name": name} for name in results])):
             function.attributes[key] = ir.ArrayAttr.get(
                 [ir.DictAttr.get({k: ir.StringAttr.get(v) for k, v in entry.items()}) for entry in entries]
             )
+
+
+def _role(role: Role) -> str:
+    # a counter of the past tokens is the new token's position
+    return str(Role.POSITIONS if role is Role.COUNTER else role)

@@ -10,10 +10,11 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch.export.graph_signature import InputKind, SymIntArgument, TensorArgument
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from .errors import FrontendError
 from .flat import FlatProgram, source_of
+from .labels import Labels, kept_axis
 from .lengths import BATCH, PAST, QUERY, Extent, Lengths, Range, expression
 
 _TOKEN_NAMES = ("input_ids", "tokens", "ids")
@@ -27,7 +28,7 @@ _MOVES = frozenset(
         *("add", "cat", "concat", "concatenate", "constant_pad_nd", "pad", "stack"),
         *("clamp", "div", "flip", "masked_fill", "mul", "neg", "roll", "sub", "where"),
         *("index_copy", "index_put", "scatter", "select_scatter", "slice_scatter"),
-        *("chunk", "getitem", "index", "index_select", "narrow", "select", "slice", "split"),
+        *("chunk", "gather", "getitem", "index", "index_select", "narrow", "select", "slice", "split"),
         *("expand", "flatten", "reshape", "squeeze", "unflatten", "unsqueeze", "_unsafe_view", "view"),
         *("split_with_sizes", "unbind"),
         *("movedim", "permute", "swapaxes", "swapdims", "t", "transpose"),
@@ -44,6 +45,7 @@ class Role(StrEnum):
     POSITIONS = "positions"
     CAUSAL_MASK = "causal_mask"
     CACHE = "cache"
+    COUNTER = "counter"
     OTHER = "other"
 
 
@@ -59,7 +61,9 @@ class Input:
 
 @dataclass(frozen=True)
 class CacheInput:
-    """A cache: an input that an output returns, longer by the query's tokens along ``axis``.
+    """A cache: an input that an output returns with the query's tokens along ``axis``.
+
+    It is longer by them, or of the same length where the program keeps a fixed one.
 
     ``input_index`` counts the tensor inputs of the program, ``output_index`` its outputs, both flat.
     """
@@ -73,7 +77,10 @@ class CacheInput:
 
 @dataclass(frozen=True)
 class Roles:
-    """A program's inputs told apart, and the lengths that it takes."""
+    """A program's inputs told apart, and the lengths that it takes.
+
+    The ``past`` of a program whose caches keep a length of C entries is C - 1: with the new token they hold C.
+    """
 
     inputs: tuple[Input, ...]
     caches: tuple[CacheInput, ...]
@@ -101,6 +108,8 @@ class _Reader:
         self.lengths = lengths
         self.named = dict(named)
         self.causal_masks = frozenset(causal_masks)
+        self.graph = flat.graph
+        self.buffers = flat.buffers
         self.nodes: dict[str, Node] = {n.name: n for n in flat.graph.nodes}
         self.inputs = self._user_inputs(flat)
         (output,) = flat.graph.find_nodes(op="output")
@@ -109,11 +118,13 @@ class _Reader:
         self._check_names()
 
     def read(self) -> Roles:
-        grown = self._caches()
+        grown, past = self._caches()
         logits, tokens, vocabulary = self._logits_and_tokens(grown)
         self._bind_tokens(tokens, grown)
         caches = tuple(self._cache(tokens, *triple) for triple in grown)
-        others = [n for n in self.inputs if n is not tokens and n.name not in {c.name for c in caches}]
+        self.counters = self._counters()
+        told = {c.name for c in caches} | self.counters
+        others = [n for n in self.inputs if n is not tokens and n.name not in told]
         self._bind_totals(others)
         positions, rows = self._positions(others, tokens, vocabulary)
         self._check_state([n for n in others if n.name != positions], {logits, *(index for _, index, _ in grown)})
@@ -130,7 +141,7 @@ class _Reader:
             rows,
             batch=self._range(ends[0], BATCH, 1),
             query=self._range(self._query(tokens), QUERY, 1),
-            past=self._range(inputs[caches[0].input_index].shape[caches[0].axis], PAST, 0),
+            past=past or self._range(inputs[caches[0].input_index].shape[caches[0].axis], PAST, 0),
         )
 
     # The graph as dependences.
@@ -159,7 +170,9 @@ class _Reader:
             elif isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int)):
                 sources[node] = frozenset()
             else:
-                sources[node] = frozenset().union(*(sources[n] for n in node.all_input_nodes))
+                # of a copy's destination nothing is left
+                given = node.all_input_nodes[-1:] if _op(node) == "copy" else node.all_input_nodes
+                sources[node] = frozenset().union(*(sources[n] for n in given))
         return sources
 
     def _check_names(self) -> None:
@@ -175,8 +188,8 @@ class _Reader:
 
     # Caches.
 
-    def _caches(self) -> list[tuple[Node, int, int]]:
-        """(input, output's index, sequence axis) of each cache."""
+    def _caches(self) -> tuple[list[tuple[Node, int, int]], Range | None]:
+        """(input, output's index, sequence axis) of each cache, and the past that caches of a fixed length dictate."""
         grown: dict[Node, tuple[Node, int, int]] = {}
         for index, output in enumerate(self.outputs):
             if not isinstance(output, Node) or not output.meta["val"].dtype.is_floating_point:
@@ -190,12 +203,47 @@ class _Reader:
             if found and found[0][0] not in grown:
                 node, axis = found[0]
                 grown[node] = (node, index, axis)
+        past = None
+        if not grown:
+            grown, past = self._kept()
         if not grown:
             raise FrontendError(
                 f"the program has no cache: none of its inputs {_list([n.name for n in self.inputs])} comes back as "
-                "an output that is longer by the query's tokens; return torch.cat([cache, new], dim) for each cache"
+                "an output that is longer by the query's tokens, or that has the new token in it; return "
+                "torch.cat([cache, new], dim) for each cache"
             )
-        return sorted(grown.values(), key=lambda triple: self.inputs.index(triple[0]))
+        return sorted(grown.values(), key=lambda triple: self.inputs.index(triple[0])), past
+
+    def _kept(self) -> tuple[dict[Node, tuple[Node, int, int]], Range | None]:
+        """The caches of a fixed length, as those that grow, and the past that they dictate."""
+        kept: dict[Node, tuple[Node, int, int]] = {}
+        pasts: dict[int, Node] = {}
+        for index, output in enumerate(self.outputs):
+            if not isinstance(output, Node) or not output.meta["val"].dtype.is_floating_point:
+                continue
+            for node in self._moved_from(output):
+                if node in kept or node.meta["val"].shape != output.meta["val"].shape:
+                    continue
+                labels = Labels(self.graph, node)
+                if (found := kept_axis(labels, node, output)) is None:
+                    continue
+                axis, shifted = found
+                length = node.meta["val"].shape[axis]
+                if not isinstance(length, int):
+                    raise FrontendError(
+                        f"the cache {node.name} comes back at the length that it came in with, and that is dynamic: "
+                        "export it at a fixed length, or let it grow by the query's tokens"
+                    )
+                kept[node] = (node, index, axis)
+                longer = shifted and _is_read_longer(labels, node, output, axis)
+                pasts[length if longer else length - 1] = node
+        if len(pasts) > 1:
+            (one, first), (other, second) = list(pasts.items())[:2]
+            raise FrontendError(
+                f"the caches have different lengths: {first.name} makes {one + 1} slots, {second.name} {other + 1}; "
+                "give all caches one length"
+            )
+        return kept, next((Range(past, past) for past in pasts), None)
 
     def _moved_from(self, output: Node) -> list[Node]:
         """The user inputs whose elements stand in a value unchanged."""
@@ -216,7 +264,12 @@ class _Reader:
         self.lengths.bind(before[axis], PAST)
         grown = self.lengths.extent(after[axis] - before[axis])
         query = self._query(tokens)
-        if grown != query:
+        if before == after and query != Extent(1):
+            raise FrontendError(
+                f"the cache {node.name} keeps its length, and the tokens {tokens.name} have "
+                f"{tuple(tokens.meta['val'].shape)}: export the program for one token of each row"
+            )
+        if grown != query and before != after:
             raise FrontendError(
                 f"the cache {node.name} grows by {after[axis] - before[axis]} along its axis {axis}, "
                 f"but the tokens {tokens.name} have {tuple(tokens.meta['val'].shape)}: a cache must grow by one row "
@@ -231,6 +284,23 @@ class _Reader:
             )
         index = self.inputs.index(node)
         return CacheInput(node.name, index, output, row_axis=rows[0], axis=axis)
+
+    def _counters(self) -> set[str]:
+        """The buffers of one integer that start at 0 and grow by one for each token: they hold the past's length."""
+        found = set()
+        for node in self.inputs:
+            value = node.meta["val"]
+            start = self.buffers.get(node.name)
+            if start is None or value.is_floating_point() or value.numel() != 1 or int(start) != 0:
+                continue
+            for output in self.outputs:
+                if (
+                    isinstance(output, Node)
+                    and self.sources.get(output) == frozenset((node.name,))
+                    and _counts(self.graph, node, output)
+                ):
+                    found.add(node.name)
+        return found
 
     # Tokens and logits.
 
@@ -319,7 +389,7 @@ class _Reader:
         if len(shape) == 1:
             node, index, axis = grown[0]
             growth = expression(self.outputs[index].meta["val"].shape[axis]) - expression(node.meta["val"].shape[axis])
-            if growth != 1:
+            if growth not in (0, 1):
                 raise FrontendError(
                     f"the tokens {tokens.name} have no batch axis: expected [batch, query], "
                     f"got {tuple(tokens.meta['val'].shape)}"
@@ -389,6 +459,8 @@ class _Reader:
             return Role.POSITIONS
         if node.name in {c.name for c in caches}:
             return Role.CACHE
+        if node.name in self.counters:
+            return Role.COUNTER
         return Role.CAUSAL_MASK if node.name in self.causal_masks else Role.OTHER
 
 
@@ -403,6 +475,32 @@ def _grown_axis(before: Node, after: Node) -> int:
         return -1
     growth = new[differing[0]] - old[differing[0]]
     return differing[0] if growth.is_positive or growth.is_nonnegative else -1
+
+
+def _is_read_longer(labels: Labels, before: Node, after: Node, axis: int) -> bool:
+    """Whether a cache that keeps its length is read with one entry more, before its oldest is cut off."""
+    length = before.meta["val"].shape[axis] + 1
+    wanted = [length if i == axis else extent for i, extent in enumerate(before.meta["val"].shape)]
+    pending, seen = [after], set()
+    while pending:
+        node = pending.pop()
+        if node in seen or node not in labels.made_of_it or node is before:
+            continue
+        seen.add(node)
+        pending += node.all_input_nodes
+    return any(
+        list(node.meta["val"].shape) == wanted and any(user not in seen and user.op != "output" for user in node.users)
+        for node in seen
+        if node is not after
+    )
+
+
+def _counts(graph: Graph, before: Node, after: Node) -> bool:
+    """Whether an integer comes back larger by one, for the one token of each row."""
+    try:
+        return all(int(Labels(graph, before, count)[after]) - count == 1 for count in (0, 5))
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        return False
 
 
 def _lookup(node: Node) -> tuple[Node, int, Node] | None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
@@ -21,17 +21,18 @@ from torch.fx.node import map_aggregate
 class ProgramInputs:
     """What the flat inputs and outputs of an exported program are.
 
-    Input indices count the program's user inputs in the order of its flattened arguments (weights left out),
-    output indices its user outputs.
+    Input indices count the program's inputs without its weights: those of its flattened arguments, and the buffers
+    that it writes to, in the order of its functional form. Output indices count all outputs of that form.
 
     Attributes:
         tokens: the input of token ids, [B, Q] or [Q], integers.
         caches: ``(input, output, axis)`` of each cache: the input holds the past along ``axis``, the output the
-            past with the new tokens behind it.
+            past with the new tokens behind it, or, at the same fixed length, with the new token in it.
         logits: the output of logits, [B, Q, V], or [B, V] of the last token.
         positions: the input of positions, the tokens' shape (or one that broadcasts to it), or a scalar, the position
             of the first token; None if there is none.
         causal_mask: the input of a plainly causal mask, [.., Q, T]: bool (True may be seen) or additive; or None.
+        counters: the inputs that hold the number of past tokens.
     """
 
     tokens: int
@@ -39,6 +40,7 @@ class ProgramInputs:
     logits: int = 0
     positions: int | None = None
     causal_mask: int | None = None
+    counters: tuple[int, ...] = ()
 
 
 NARROW = frozenset({torch.bfloat16, torch.float16})
@@ -59,6 +61,7 @@ class ExportedDecoder:
         users: the placeholders of the user inputs.
         one_query: whether it takes exactly one query token.
         batch: rows that each call has: 1, or a fixed batch, all of whose rows run the same sequence.
+        length: the fixed number of entries that a cache comes in with; None where it is symbolic.
 
     Raises:
         ValueError: the program and ``inputs`` do not fit one another.
@@ -72,12 +75,15 @@ class ExportedDecoder:
         self._arguments: list[Any] = []
         self._slots: list[int] = []
         self.users: list[Node] = []
+        written = set(program.graph_signature.buffers_to_mutate.values())
         for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
             value: Any = None
-            if spec.kind is InputKind.USER_INPUT:
+            if spec.kind is InputKind.USER_INPUT or spec.target in written:
                 self._slots.append(len(self._arguments))
                 self.users.append(node)
                 value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
+                if spec.target in written:
+                    value = torch.zeros([_static(extent) for extent in _shape(node)], dtype=node.meta["val"].dtype)
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 held = program.state_dict if spec.target in program.state_dict else program.constants
                 value = held[str(spec.target)]
@@ -87,9 +93,6 @@ class ExportedDecoder:
                 raise ValueError(f"the program has an input of kind {spec.kind.name}, '{node.name}', unknown here")
             self._arguments.append(value)
         kinds = [spec.kind for spec in program.graph_signature.output_specs]
-        changed = {kind.name for kind in kinds} - {OutputKind.USER_OUTPUT.name}
-        if changed:
-            raise ValueError(f"the program changes its inputs or buffers ({', '.join(sorted(changed))}): not a cache")
         self._check(len(kinds))
 
         tokens = _shape(self.users[inputs.tokens])
@@ -98,6 +101,11 @@ class ExportedDecoder:
         if self.one_query and self._query != 1:
             raise ValueError(f"the program takes exactly {self._query} query tokens; it must be symbolic or 1")
         self.batch = tokens[0] if len(tokens) > 1 and isinstance(tokens[0], int) else 1
+        lengths = [_shape(self.users[index])[axis] for index, _, axis in inputs.caches]
+        fixed = {length for length in lengths if isinstance(length, int)}
+        if fixed and (not all(isinstance(length, int) for length in lengths) or len(fixed) > 1 or not self.one_query):
+            raise ValueError(f"caches of a fixed length must have one length and take one token, got {lengths}")
+        self.length = next(iter(fixed), None)
 
     def _check(self, outputs: int) -> None:
         used = {
@@ -106,6 +114,7 @@ class ExportedDecoder:
             "causal mask": self.inputs.causal_mask,
         }
         used |= {f"cache {i}": cache[0] for i, cache in enumerate(self.inputs.caches)}
+        used |= {f"counter {i}": index for i, index in enumerate(self.inputs.counters)}
         given = {name: index for name, index in used.items() if index is not None}
         for name, index in given.items():
             if not (0 <= index < len(self.users) and isinstance(self.users[index].meta.get("val"), Tensor)):
@@ -113,12 +122,12 @@ class ExportedDecoder:
                     f"the {name} must be a tensor among the program's {len(self.users)} inputs, got {index}"
                 )
         for index, node in enumerate(self.users):
-            if isinstance(node.meta.get("val"), Tensor) and index not in given.values() and node.users:
+            if isinstance(node.meta.get("val"), Tensor) and index not in given.values() and _is_read(node):
                 raise ValueError(f"no value is known for the program's input {index}, '{node.name}'")
         for i, (index, output, axis) in enumerate(self.inputs.caches):
             shape = _shape(self.users[index])
-            if not 0 <= axis < len(shape) or isinstance(shape[axis], int):
-                raise ValueError(f"cache {i} must have a symbolic extent along axis {axis}, got shape {shape}")
+            if not 0 <= axis < len(shape):
+                raise ValueError(f"cache {i} must have an axis {axis}, got shape {shape}")
             if not self.users[index].meta["val"].is_floating_point():
                 raise ValueError(f"cache {i} must hold floats, got {self.users[index].meta['val'].dtype}")
             if not 0 <= output < outputs:
@@ -148,6 +157,9 @@ class ExportedDecoder:
         put(self.inputs.tokens, self._spread(self.inputs.tokens, torch.tensor(list(tokens))))
         if self.inputs.positions is not None:
             put(self.inputs.positions, self._spread(self.inputs.positions, queries))
+        for index in self.inputs.counters:
+            held = self.users[index].meta["val"]
+            put(index, torch.full(held.shape, past, dtype=held.dtype))
         if self.inputs.causal_mask is not None:
             keys = torch.arange(past + len(tokens))
             put(self.inputs.causal_mask, self._mask(self.inputs.causal_mask, keys <= queries[:, None]))
@@ -161,13 +173,12 @@ class ExportedDecoder:
         shape = _shape(node)
         if not shape:
             return values[0].to(node.meta["val"].dtype)
+        extents = [_static(extent) for extent in shape]
         if self.one_query:
-            axes = [len(shape) - 1]
-        else:
-            axes = [axis for axis, extent in enumerate(shape) if str(extent) == str(self._query)]
+            return values.view([1] * len(shape)).expand(extents).to(node.meta["val"].dtype).contiguous()
+        axes = [axis for axis, extent in enumerate(shape) if str(extent) == str(self._query)]
         if len(axes) != 1:
             raise ValueError(f"input '{node.name}' must have one axis of query tokens, got shape {shape}")
-        extents = [_static(extent) for extent in shape]
         extents[axes[0]] = len(values)
         along = [1] * len(shape)
         along[axes[0]] = len(values)
@@ -239,3 +250,8 @@ def _shape(node: Node) -> tuple[Any, ...]:
 def _static(extent: Any) -> int:
     """A fixed extent, or 1 row of a symbolic batch."""
     return extent if isinstance(extent, int) else 1
+
+
+def _is_read(node: Node) -> bool:
+    """Whether an input's elements are used, not only written over."""
+    return any(user.target is not torch.ops.aten.copy.default or user.args[1] is node for user in node.users)

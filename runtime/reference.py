@@ -22,9 +22,10 @@ from snapcc.compiler.dialect.policy import Policy
 
 from .attribution import FUSED, Attention, AttributionError, bind, find_attentions, fused_logits, masked, see_at_most
 from .exported import ExportedDecoder, ProgramInputs
+from .fixed_reference import FixedReference
 from .selection import ranked
 
-__all__ = ["AttributionError", "Boundary", "ProgramInputs", "Reference", "unmodified"]
+__all__ = ["AttributionError", "Boundary", "FixedReference", "ProgramInputs", "Reference", "reference", "unmodified"]
 
 
 @dataclass(frozen=True, order=True)
@@ -69,6 +70,8 @@ class Reference:
         self, program: ExportedProgram, inputs: ProgramInputs, policy: Policy | None, wide: bool = False
     ) -> None:
         self._decoder = ExportedDecoder(program, inputs, wide)
+        if self._decoder.length is not None:
+            raise ValueError("the program's caches have a fixed length: its reference is FixedReference")
         self._policy = policy
         found = find_attentions(self._decoder) if policy is not None else {}
         self.attentions: tuple[Attention, ...] = tuple(found.values())
@@ -215,6 +218,14 @@ class Reference:
             if found.last is not None and found.next is not None:
                 self._boundaries.append(Boundary(found.gap, index, head, found.last, found.next))
         return np.stack(kept)
+
+
+def reference(
+    program: ExportedProgram, inputs: ProgramInputs, policy: Policy | None, wide: bool = False
+) -> Reference | FixedReference:
+    """The reference for a program, whether its caches grow or have a fixed length."""
+    fixed = ExportedDecoder(program, inputs).length is not None
+    return (FixedReference if fixed else Reference)(program, inputs, policy, wide)
 
 
 def unmodified(program: ExportedProgram, inputs: ProgramInputs) -> Reference:

@@ -255,24 +255,19 @@ def _keep_phases(folder: Path, dumped: Path | None) -> dict[str, str]:
 
 
 def _inputs(decoder: Decoder) -> manifest.Inputs:
-    """The decoder's inputs, counted as the exported program's flat user inputs."""
-    from torch.export.graph_signature import InputKind
-
-    users = [
-        getattr(spec.arg, "name", "")
-        for spec in decoder.program.graph_signature.input_specs
-        if spec.kind is InputKind.USER_INPUT
-    ]
-    found = {role: users.index(i.name) for i in decoder.inputs if (role := str(i.role)) not in ("cache", "other")}
+    """The decoder's inputs, counted as ``Decoder.input_names`` lists them."""
+    names = decoder.input_names
+    found = {role: names.index(i.name) for i in decoder.inputs if (role := str(i.role)) not in ("cache", "other")}
     return manifest.Inputs(
         tokens=found["tokens"],
         positions=found.get("positions"),
         causal_mask=found.get("causal_mask"),
         logits=decoder.logits,
         caches=tuple(
-            manifest.Cache(name=c.name, axis=c.axis, input=users.index(c.name), output=c.output_index)
+            manifest.Cache(name=c.name, axis=c.axis, input=names.index(c.name), output=c.output_index)
             for c in decoder.caches
         ),
+        counters=tuple(names.index(i.name) for i in decoder.inputs if str(i.role) == "counter"),
     )
 
 

@@ -131,8 +131,8 @@ class Lowering:
             UsageError: wishes that do not fit one another or the program.
             Refusal, ir.MLIRError, ProgramError, PlacementError: as for ``phases``.
         """
+        from snapcc.compiler.analysis.evaluate import no_weights
         from snapcc.compiler.passes import pipelines
-        from snapcc.compiler.passes.raise_attention import no_weights
         from snapcc.sn40l_target.plan import erase
 
         module = file.module
@@ -240,13 +240,15 @@ class Lowering:
             )
 
     def _import(self, decoder: Decoder, choice: Choice, extends: Sequence[int]) -> ir.Module:
+        from snapcc.compiler.analysis.functions import PROBE
         from snapcc.compiler.passes.manager import new_context
-        from snapcc.compiler.passes.rebuild_positions import PROBE
         from snapcc.frontend import import_functions
 
         batch = self._options.batch
         slots, bound = choice.policy.slots, choice.max_positions
-        wanted = {_DECODE: (batch, 1, slots - 1), f"{_DECODE}{PROBE}": (batch, 1, choice.probe_past)}
+        wanted = {_DECODE: (batch, 1, slots - 1)}
+        if not decoder.past.is_fixed:
+            wanted[f"{_DECODE}{PROBE}"] = (batch, 1, choice.probe_past)
         wanted |= {f"prefill_{length}": (1, length, 0) for length in choice.prompts}
         for length in extends:
             # the longest past that leaves room, so that masks are proven over all positions
@@ -265,13 +267,13 @@ class Lowering:
 
         doing, weights = "finding the caches", decoder.weights()
         try:
-            self._run(module, "kv", doing, pipelines.raise_to_kv(weights.get))
+            self._run(module, "kv", doing, pipelines.raise_to_kv(weights.get, choice.max_positions))
         except Refusal as refusal:
             if not self._drops(choice.extends):
                 raise
             module = self._import(decoder, choice, ())
             # refuses again where it is not extend that the program does not allow
-            self._run(module, "kv", doing, pipelines.raise_to_kv(weights.get))
+            self._run(module, "kv", doing, pipelines.raise_to_kv(weights.get, choice.max_positions))
             self._progress.note(f"extend goes through decode, token by token: {refusal}")
         return module
 

@@ -98,6 +98,11 @@ def restore_program(artifact: Artifact) -> ExportedProgram:
             program.state_dict[name] = _like(program.state_dict[name], tensors[stored])
         else:
             program.constants[name] = tensors[stored]
+    for held in (program.state_dict, program.constants):
+        for name, value in held.items():
+            # what the program writes to is no weight: whoever runs it gives it its value
+            if isinstance(value, torch.Tensor) and value.is_meta:
+                held[name] = torch.zeros_like(value, device="cpu")
     return program
 
 

@@ -39,18 +39,22 @@ class Cache(_Part):
 
     name: str
     axis: int
-    input: int = Field(description="its place among the exported program's user inputs")
-    output: int = Field(description="its place among the exported program's user outputs")
+    input: int = Field(description="its place among the exported program's inputs, weights left out")
+    output: int = Field(description="its place among the exported program's outputs")
 
 
 class Inputs(_Part):
-    """Which user inputs and outputs of the exported program are what; None where it has no such input."""
+    """Which inputs and outputs of the exported program are what; None where it has no such input.
+
+    They count as ``snapcc.runtime.reference.ProgramInputs`` says; ``counters`` hold the number of past tokens.
+    """
 
     tokens: int
     positions: int | None
     causal_mask: int | None
     logits: int
     caches: tuple[Cache, ...]
+    counters: tuple[int, ...] = ()
 
 
 class Manifest(_Part):

@@ -9,23 +9,23 @@ from .artifact import Artifact
 from .manifest import Manifest
 
 if TYPE_CHECKING:
-    from snapcc.runtime.reference import ProgramInputs, Reference
+    from snapcc.runtime.reference import FixedReference, ProgramInputs, Reference
 
 _SEED = 0
 _SHORT = 5
 
 
-def oracle(artifact: Artifact, wide: bool = False) -> Reference:
+def oracle(artifact: Artifact, wide: bool = False) -> Reference | FixedReference:
     """PyTorch's reference for an artifact, under its policy; ``wide`` computes in f32 on the same weights.
 
     Raises:
         AttributionError: an attention of the program cannot be understood.
     """
-    from snapcc.runtime.reference import Reference
+    from snapcc.runtime.reference import reference
 
     from .contents import restore_program
 
-    return Reference(restore_program(artifact), described(artifact.manifest), artifact.manifest.policy, wide)
+    return reference(restore_program(artifact), described(artifact.manifest), artifact.manifest.policy, wide)
 
 
 def described(manifest: Manifest) -> ProgramInputs:
@@ -39,6 +39,7 @@ def described(manifest: Manifest) -> ProgramInputs:
         logits=inputs.logits,
         positions=inputs.positions,
         causal_mask=inputs.causal_mask,
+        counters=inputs.counters,
     )
 
 

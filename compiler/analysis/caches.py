@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from enum import StrEnum
 
 from torch_mlir import ir
 
@@ -13,6 +14,22 @@ from ..dialect.types import shape_of
 from .aten import owner, tensor_operands
 from .axes import Axes, axes_in, dimension_of
 from .functions import argument_attributes, body
+
+
+class Order(StrEnum):
+    """Which token each index of a cache of C entries holds when the newest, already in it, is at position t.
+
+    ``appended``: index j has position t - C + 1 + j, and all are there. ``shifted``: the same, and below position 0
+    there is none yet. ``indexed``: index j has position j, and beyond t there is none yet.
+    """
+
+    APPENDED = "appended"
+    SHIFTED = "shifted"
+    INDEXED = "indexed"
+
+
+ORDER = "kv.order"
+"""The attribute of a cache's argument that tells its order, where that is not ``appended``."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,29 @@ def query_length(function: ir.Operation) -> int:
         if entry.get("kv.role") == "tokens":
             return (shape_of(argument.type) or [1])[-1]
     return 1
+
+
+def order_of(function: ir.Operation) -> Order:
+    """The one order of a function's caches.
+
+    Raises:
+        Refusal: they have several, so that one index is another token in each.
+    """
+    orders = {
+        entry["kv.name"]: Order(entry.get(ORDER, Order.APPENDED))
+        for entry in argument_attributes(function)
+        if entry.get("kv.role") == "cache"
+    }
+    names = list(orders)
+    for name in names:
+        if orders[name] is not orders[names[0]]:
+            raise Refusal(
+                function,
+                f"the cache '{names[0]}' is {orders[names[0]]} and '{name}' {orders[name]}: an index is not the same "
+                "token in both",
+                "let all caches take a new token in in the same way",
+            )
+    return orders[names[0]] if names else Order.APPENDED
 
 
 def caches(function: ir.Operation) -> list[Cache]:

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 Weights = Callable[[str], "torch.Tensor | None"]
 """Gives the value of a parameter or buffer by name, or None where it is not at hand."""
 
+
+def no_weights(name: str) -> torch.Tensor | None:
+    """The lookup of a program whose weights are not at hand."""
+    return None
+
+
 LARGEST = 1 << 28
 """Elements of the largest tensor that is evaluated."""
 
@@ -79,6 +85,8 @@ class Evaluator:
             self._known[value] = [self._known[v] for v in producer.operands]
         elif producer.name == "torch.vtensor.literal":
             self._known[value] = literal(producer)
+        elif producer.name == "torch.prim.NumToTensor.Scalar":
+            self._known[value] = _scalar_tensor(self._known[producer.operands[0]])
         elif producer.name == "kv.parameter":
             weight = self._weights(string(producer, "parameter"))
             if weight is None:
@@ -93,11 +101,21 @@ class Evaluator:
             count = math.prod(shape_of(result.type)) if is_tensor(result.type) else 1
             if count > LARGEST:
                 raise NotEvaluable(result, f"it has {count:,} elements, more than the {LARGEST:,} that are evaluated")
-        results = call_torch(producer, [self._known[v] for v in producer.operands])
+        try:
+            results = call_torch(producer, [self._known[v] for v in producer.operands])
+        except (IndexError, RuntimeError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise NotEvaluable(producer.results[0], f"'{producer.name}' fails: {reason}") from None
         if results is None:
             raise NotEvaluable(producer.results[0], f"'{producer.name}' is no PyTorch op")
         for result, computed in zip(producer.results, results, strict=True):
             self._known[result] = computed
+
+
+def _scalar_tensor(number: float) -> torch.Tensor:
+    import torch
+
+    return torch.tensor(number)
 
 
 def call_torch(producer: ir.Operation, operands: list[Any]) -> list[Any] | None:

@@ -6,6 +6,9 @@ from torch_mlir import ir
 
 Attributes = dict[str, str]
 
+PROBE = "_probe"
+"""The end of the name of a function that is another one at another past length; one of a fixed length has none."""
+
 
 def functions(module: ir.Operation) -> dict[str, ir.Operation]:
     """The ``func.func`` ops of a ``builtin.module``, by symbol name, in order."""

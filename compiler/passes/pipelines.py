@@ -28,18 +28,27 @@ from .lower_write_row import LowerWriteRow
 from .manager import Step, split_pipeline
 from .raise_append import RaiseAppend
 from .raise_attention import RaiseAttention
+from .raise_fixed import RaiseFixed
 from .rebuild_positions import RebuildPositions
 from .select_last import SelectLast
 
 
-def raise_to_kv(weights: Weights) -> list[Step]:
+def raise_to_kv(weights: Weights, max_positions: int = 4096) -> list[Step]:
     """From the torch phase to the kv phase: a module of @decode, any @prefill_<N> and any @extend_<N>.
 
-    Each function with a past comes with another of its name and ``_probe``, at another past length.
+    Each function with a past comes with another of its name and ``_probe``, at another past length; a program of a
+    fixed past has none.
 
-    ``weights`` gives the value of a registered buffer that masks are made of.
+    ``weights`` gives the value of a registered buffer that masks are made of; no position reaches ``max_positions``.
     """
-    return [RaiseAppend(), RaiseAttention(weights), SelectLast(), CheckAxis(), RebuildPositions()]
+    return [
+        RaiseFixed(weights),
+        RaiseAppend(),
+        RaiseAttention(weights, max_positions),
+        SelectLast(),
+        CheckAxis(),
+        RebuildPositions(),
+    ]
 
 
 def apply_policy(policy: Policy, batch: int, order: Order = "ring") -> list[Step]:

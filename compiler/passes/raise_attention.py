@@ -20,9 +20,9 @@ from ..analysis.attention import (
     value_products,
 )
 from ..analysis.axes import Axes, Axis, Dims, Follows, Group, dimension_of
-from ..analysis.caches import past_length
-from ..analysis.evaluate import Evaluator, Weights
-from ..analysis.functions import argument_attributes, body, functions
+from ..analysis.caches import Order, order_of, past_length
+from ..analysis.evaluate import Evaluator, Weights, no_weights
+from ..analysis.functions import PROBE, argument_attributes, body, functions
 from ..analysis.masks import Masks, Slopes, reach_of, read_masks
 from ..diagnostics import Refusal
 from ..dialect.kv import LinearBiasOp, Reach, attention
@@ -32,11 +32,6 @@ from .torch_builder import TorchBuilder
 
 if TYPE_CHECKING:
     import torch
-
-
-def no_weights(name: str) -> torch.Tensor | None:
-    """The lookup of a program whose weights are not at hand."""
-    return None
 
 
 @dataclass(frozen=True)
@@ -49,6 +44,10 @@ class RaiseAttention:
     alike in all functions; they are dropped, since the slots get a mask of their own. What they add to the logits of
     keys that they do not hide must be linear in the key's position, and becomes a ``kv.linear_bias``. A logit that is
     joined behind those of the keys becomes a sink. What cannot be shown is refused.
+
+    A function with a past and no twin ``_probe`` is of fixed length: its masks are evaluated at several positions of
+    the query, up to ``max_positions`` - 1. Where its caches hold each token at the index of its position, they
+    must hide exactly what comes after the query; where they are shifted, nothing but entries that hold no token yet.
 
     Before (one of many spellings)::
 
@@ -63,14 +62,16 @@ class RaiseAttention:
     """
 
     weights: Weights = no_weights
+    max_positions: int = 4096
     name: ClassVar[str] = "kv-raise-attention"
 
     def run(self, module: ir.Operation) -> None:
         """Rewrites the module."""
         read: list[list[_Read]] = []
-        for function in functions(module).values():
+        found = functions(module)
+        for name, function in found.items():
             if any(entry.get("kv.role") == "cache" for entry in argument_attributes(function)):
-                read.append(self._read(function))
+                read.append(self._read(function, alone=not name.endswith(PROBE) and f"{name}{PROBE}" not in found))
         if len({len(attentions) for attentions in read}) > 1:
             raise Refusal(
                 module,
@@ -82,10 +83,10 @@ class RaiseAttention:
             reach = reach_of([a.logits.softmax for a in same], [a.masks.hidden for a in same])
             for one in same:
                 _Rewrite(one, reach).run()
-        for function in functions(module).values():
+        for function in found.values():
             erase_dead(function)
 
-    def _read(self, function: ir.Operation) -> list[_Read]:
+    def _read(self, function: ir.Operation, alone: bool) -> list[_Read]:
         axes = Axes(function)
         past = past_length(function)
         if past is None:
@@ -94,13 +95,28 @@ class RaiseAttention:
                 "no cache of the program grows",
                 "return each cache as torch.cat([past, new], dim), and pass it back in at the next step",
             )
-        evaluator = Evaluator(_assumed(function, axes, past), self.weights)
+        order = order_of(function)
+        evaluator = Evaluator(_assumed(function, axes, past, past, order), self.weights)
+        moments = _moments(past, order, self.max_positions) if alone and past else []
+        elsewhere = {t: Evaluator(_assumed(function, axes, t, past, order), self.weights) for t in moments}
+        # a factor must be the same number at every position
+        constants = Evaluator({}, self.weights)
         found: list[_Read] = []
         for softmax, key in softmaxes(body(function), axes):
-            logits = logits_of(softmax, axes, evaluator)
+            logits = logits_of(softmax, axes, constants)
+            for moment, there in elsewhere.items():
+                _check_mask(softmax, read_masks(logits, key, axes.query, axes, there).hidden, moment, past, order)
             masks = read_masks(logits, key, axes.query, axes, evaluator)
-            found.append(_Read(logits, key, masks, past == 0 and key.size > 1, axes, evaluator))
+            found.append(_Read(logits, key, masks, past == 0 and key.size > 1, axes, constants))
         return found
+
+
+def _moments(past: int, order: Order, bound: int) -> list[int]:
+    """The query's positions at which the masks of a program of fixed length are looked at."""
+    slots = past + 1
+    early = range(past) if past <= 64 else [0, 1, 2, *range(3, past, max(past // 16, 1)), past - 1]
+    late = [past, slots, slots + 1, 2 * slots - 1, 2 * slots, 4 * slots, bound - 1]
+    return sorted({t for t in late if past <= t < max(bound, slots)} | set(() if order is Order.APPENDED else early))
 
 
 @dataclass(frozen=True)
@@ -115,24 +131,58 @@ class _Read:
     evaluator: Evaluator
 
 
-def _assumed(function: ir.Operation, axes: Axes, past: int) -> dict[ir.Value, torch.Tensor]:
-    """The values of positions and of masks declared causal, for tokens that follow ``past`` others."""
+def _assumed(function: ir.Operation, axes: Axes, moment: int, past: int, order: Order) -> dict[ir.Value, torch.Tensor]:
+    """The values of positions, the first query's at ``moment``, and of masks declared causal."""
     import torch
 
     known: dict[ir.Value, torch.Tensor] = {}
     for argument, entry in zip(body(function).arguments, argument_attributes(function), strict=True):
         shape = shape_of(argument.type)
         if entry.get("kv.role") == "positions":
-            positions = torch.arange(past, past + axes.query.size)
+            positions = torch.arange(moment, moment + axes.query.size)
             known[argument] = (positions if shape and shape[-1] == axes.query.size else positions[0]).expand(shape)
         elif entry.get("kv.role") == "causal_mask":
             queries, keys = shape[-2:]
-            visible = torch.arange(keys)[None, :] <= torch.arange(queries)[:, None] + (keys - queries)
+            visible = ~_not_there(queries, keys, moment, past, order)
             if element_of(argument.type) == "i1":
                 known[argument] = visible.expand(shape)
             else:
                 known[argument] = torch.where(visible, 0.0, float("-inf")).expand(shape)
     return known
+
+
+def _not_there(queries: int, keys: int, moment: int, past: int, order: Order) -> torch.Tensor:
+    """Which keys hold no token, or one behind the query, where the first query is at ``moment``. -> [Q, T] bool."""
+    import torch
+
+    key, query = torch.arange(keys)[None, :], torch.arange(queries)[:, None]
+    if order is Order.INDEXED:
+        return key > query + moment
+    if order is Order.SHIFTED and moment < past:
+        return key < past - moment
+    return key > query + (keys - queries)
+
+
+def _check_mask(softmax: ir.Operation, hidden: torch.Tensor, moment: int, past: int, order: Order) -> None:
+    """Masks at one length cannot tell a window from what is not there, so they must be plainly causal."""
+    queries, keys = hidden.shape
+    wanted = _not_there(queries, keys, moment, past, order)
+    # where all entries are the latest tokens, a program may leave it to its caller that all are there
+    wrong = (hidden & ~wanted if order is Order.SHIFTED else hidden != wanted).nonzero()
+    if not len(wrong):
+        return
+    query, key = (int(x) for x in wrong[0])
+    who = f"query {query}" if moment == past else f"query {query} at position {moment + query}"
+    at = f"of {queries} queries over {keys} keys, {who} " + (
+        f"does not see key {key}" if hidden[query, key] else f"sees key {key}, which comes after it"
+    )
+    raise Refusal(
+        softmax,
+        f"attention over the cache is not plainly causal: {at}",
+        "let a program of one past length see every token that its caches hold, or export it with a symbolic past"
+        if hidden[query, key]
+        else "mask the future: a padded prompt would see its padding otherwise",
+    )
 
 
 class _Rewrite:

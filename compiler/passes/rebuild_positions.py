@@ -10,16 +10,20 @@ from torch_mlir import ir
 
 from ..analysis.aten import FILLED, Kind, axis_operand, kind_of, owner, rank_of, tensor_operands
 from ..analysis.axes import Axes
-from ..analysis.caches import past_length
+from ..analysis.baked import refuse_baked
+from ..analysis.caches import Order, order_of, past_length, query_length
 from ..analysis.evaluate import Evaluator, NotEvaluable
 from ..analysis.functions import (
+    PROBE,
     argument_attributes,
     body,
     functions,
     result_attributes,
     set_signature,
+    terminator,
 )
 from ..diagnostics import Refusal
+from ..dialect.kv import AttentionOp
 from ..dialect.types import element_of, is_tensor, shape_of, vtensor
 from .batch_rows import BatchRows
 from .dead_code import erase_dead
@@ -28,9 +32,6 @@ from .torch_builder import TorchBuilder
 
 if TYPE_CHECKING:
     import torch
-
-PROBE = "_probe"
-"""The end of the name of a function that is another one at another past length."""
 
 POSITIONS = "positions"
 START = "start"
@@ -56,6 +57,10 @@ class RebuildPositions:
     as a lookup. One number for all the tokens is refused, since decode would have another at each. Padding stands at
     the last real token's position, so that no lookup leaves its table.
 
+    A program of a fixed length has no probe. Where its caches keep their length, that length is a constant of the
+    program, the same at each step, and nothing is derived from it. Where they grow it is a snapshot, and every number
+    near its length is refused (``compiler/analysis/baked.py``).
+
     Before (P = 13)::
 
         %p = torch.aten.arange.start_step %int13, %int14, %int1   // [1]
@@ -79,31 +84,115 @@ class RebuildPositions:
             raise Refusal(module, "no function of the program has a past", "specialise decode at two past lengths")
         for name, function in grown.items():
             probe = found.get(f"{name}{PROBE}")
-            if probe is None:
+            if probe is not None:
+                _Rebuild(function, probe).run()
+                probe.erase()
+            elif query_length(function) == 1:
+                _refuse_extras(function)
+                if order_of(function) is Order.APPENDED:
+                    erase_dead(function)
+                    refuse_baked(function, past_length(function) or 0)
+                _Positions(function).run()
+            else:
                 raise Refusal(
                     function,
                     f"@{name} is there at one past length only",
                     f"specialise it at another one too, as @{name}{PROBE}",
                 )
-            _Rebuild(function, probe).run()
-            probe.erase()
             erase_dead(function)
 
 
-class _Rebuild:
-    def __init__(self, function: ir.Operation, probe: ir.Operation) -> None:
-        self._function, self._probe = function, probe
-        self._past, self._probe_past = past_length(function) or 0, past_length(probe) or 0
-        self._twin: dict[ir.Value, ir.Value] = {}
+def _refuse_extras(function: ir.Operation) -> None:
+    """At one length nothing tells whether what is added to the logits goes by the tokens' positions."""
+    for view in body(function).operations:
+        attention = view.operation.opview
+        if isinstance(attention, AttentionOp) and (attention.bias is not None or attention.sinks is not None):
+            raise Refusal(
+                view.operation,
+                "attention has a bias along its keys, or a sink, in a program of one past length",
+                "export the program with a symbolic past",
+            )
+
+
+class _Positions:
+    """Puts an argument ``positions`` [B], or ``start`` [], for the program's own inputs of positions."""
+
+    def __init__(self, function: ir.Operation) -> None:
+        self._function = function
         self._axes = Axes(function)
         self._rows = BatchRows(function, self._axes)
+        self._positions: ir.Value
+        """The position of each query token: [B] for one a row, [Q] for several of one row."""
+
+    def run(self) -> None:
+        self._return_no_counters()
+        self._add_positions()
+        self._rows.run()
+
+    def _return_no_counters(self) -> None:
+        """The next position of a program that counts its tokens is nobody's: each row's is given."""
+        returned, entries = terminator(self._function), result_attributes(self._function)
+        names = {e["kv.name"] for e in argument_attributes(self._function) if e.get("kv.role") == "cache"} | {"logits"}
+        kept = [i for i, entry in enumerate(entries) if entry.get("kv.name") in names]
+        operands = [returned.operands[i] for i in kept]
+        ir.Operation.create("func.return", operands=operands, loc=returned.location, ip=ir.InsertionPoint(returned))
+        returned.erase()
+        set_signature(self._function, results=[entries[i] for i in kept])
+        erase_dead(self._function)
+
+    def _add_positions(self) -> None:
+        block = body(self._function)
+        entries = argument_attributes(self._function)
+        first = block.operations[0].operation
+        builder = TorchBuilder(first, self._function.location)
+        rows, queries = self._axes.row.size, self._axes.query.size
+        own = list(block.arguments)
+        if queries == 1:
+            name = POSITIONS
+            self._positions = block.add_argument(vtensor([rows], "si64"), self._function.location)
+        else:
+            name = START
+            start = block.add_argument(vtensor([], "si64"), self._function.location)
+            length = own[[entry.get("kv.role") for entry in entries].index(LENGTH)]
+            self._positions = self._counted(builder, start, length)
+        for argument, entry in zip(own, entries, strict=True):
+            if entry.get("kv.role") != "positions":
+                continue
+            shape = shape_of(argument.type)
+            if queries > 1 and math.prod(shape) != queries:
+                raise Refusal(
+                    self._function,
+                    f"the positions' shape {shape} does not have one for each of {queries} tokens",
+                    "let the model take the positions as an input of shape [rows, tokens]",
+                )
+            if rows == 1 or (shape and shape[0] == rows):
+                argument.replace_all_uses_with(
+                    builder.cast(builder.view(self._positions, shape), element_of(argument.type))
+                )
+            else:
+                per_row = builder.view(self._positions, [rows, *shape])
+                self._rows.seed(argument, builder.cast(per_row, element_of(argument.type)))
+        set_signature(self._function, [*entries, {"kv.name": name, "kv.role": name}], result_attributes(self._function))
+
+    def _counted(self, builder: TorchBuilder, start: ir.Value, length: ir.Value) -> ir.Value:
+        """[Q]: ``start + i``, and for padding the last real token's."""
+        count = builder.arange(self._axes.query.size)
+        last = builder.view(builder.add_integer(length, -1), [1])
+        real = builder.op("torch.aten.minimum", [count, last], count.type)
+        return builder.op("torch.aten.add.Tensor", [real, builder.view(start, [1]), builder.integer(1)], count.type)
+
+
+class _Rebuild(_Positions):
+    def __init__(self, function: ir.Operation, probe: ir.Operation) -> None:
+        super().__init__(function)
+        self._probe = probe
+        self._past, self._probe_past = past_length(function) or 0, past_length(probe) or 0
+        self._twin: dict[ir.Value, ir.Value] = {}
         self._evaluate = Evaluator({}, lambda name: None)
         self._evaluate_probe = Evaluator({}, lambda name: None)
         self._constants: set[ir.Value] = set()
         self._decided: set[ir.Value] = set()
         self._prefixes: list[ir.Operation] = []
-        self._positions: ir.Value
-        """The position of each query token: [B] for one a row, [Q] for several of one row."""
 
     @property
     def _step(self) -> int:
@@ -177,49 +266,6 @@ class _Rebuild:
         if not op.name.startswith(("torch.aten.", "torch.prim.ListConstruct")):
             return False
         return all(v in self._constants for v in op.operands)
-
-    # --- positions
-
-    def _add_positions(self) -> None:
-        block = body(self._function)
-        entries = argument_attributes(self._function)
-        first = block.operations[0].operation
-        builder = TorchBuilder(first, self._function.location)
-        rows, queries = self._axes.row.size, self._axes.query.size
-        own = list(block.arguments)
-        if queries == 1:
-            name = POSITIONS
-            self._positions = block.add_argument(vtensor([rows], "si64"), self._function.location)
-        else:
-            name = START
-            start = block.add_argument(vtensor([], "si64"), self._function.location)
-            length = own[[entry.get("kv.role") for entry in entries].index(LENGTH)]
-            self._positions = self._counted(builder, start, length)
-        for argument, entry in zip(own, entries, strict=True):
-            if entry.get("kv.role") != "positions":
-                continue
-            shape = shape_of(argument.type)
-            if queries > 1 and math.prod(shape) != queries:
-                raise Refusal(
-                    self._function,
-                    f"the positions' shape {shape} does not have one for each of {queries} tokens",
-                    "let the model take the positions as an input of shape [rows, tokens]",
-                )
-            if rows == 1 or (shape and shape[0] == rows):
-                argument.replace_all_uses_with(
-                    builder.cast(builder.view(self._positions, shape), element_of(argument.type))
-                )
-            else:
-                per_row = builder.view(self._positions, [rows, *shape])
-                self._rows.seed(argument, builder.cast(per_row, element_of(argument.type)))
-        set_signature(self._function, [*entries, {"kv.name": name, "kv.role": name}], result_attributes(self._function))
-
-    def _counted(self, builder: TorchBuilder, start: ir.Value, length: ir.Value) -> ir.Value:
-        """[Q]: ``start + i``, and for padding the last real token's."""
-        count = builder.arange(self._axes.query.size)
-        last = builder.view(builder.add_integer(length, -1), [1])
-        real = builder.op("torch.aten.minimum", [count, last], count.type)
-        return builder.op("torch.aten.add.Tensor", [real, builder.view(start, [1]), builder.integer(1)], count.type)
 
     # --- classification
 

@@ -449,7 +449,7 @@ def test_what_cannot_be_attributed_is_refused(attend: Any, message: str) -> None
         (ProgramInputs(tokens=9, positions=1, caches=CACHES), "tokens must be a tensor among the program's 6 inputs"),
         (
             ProgramInputs(tokens=0, positions=1, caches=tuple((i, o, 1) for i, o, _ in CACHES)),
-            "cache 0 must have a symbolic extent along axis 1",
+            "caches of a fixed length must have one length and take one token",
         ),
         (
             ProgramInputs(tokens=0, positions=1, caches=tuple((i, 0, 2) for i, _, _ in CACHES), logits=0),

@@ -40,7 +40,7 @@ func.func @undeclared(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.rol
 // -----
 
 // Five keys of fourteen, at one length only.
-// CHECK: error: a query at position 13 sees keys from 9 on: a sliding window of 5 tokens, or chunks of 9; compile a prompt of more than 5 tokens too, which shows which it is
+// CHECK: error: a query at position 40 sees keys from 36 on: a sliding window of 5 tokens, or chunks of 9; compile a prompt of more than 5 tokens too, which shows which it is
 func.func @window(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %x: !torch.vtensor<[2,1,4],f32> {kv.name = "x", kv.role = "other"}, %pk: !torch.vtensor<[2,13,4],f32> {kv.name = "k", kv.role = "cache"}) -> (!torch.vtensor<[2,1,4],f32> {kv.name = "logits"}, !torch.vtensor<[2,14,4],f32> {kv.name = "k"}) {
   %int0 = torch.constant.int 0
   %int1 = torch.constant.int 1
@@ -64,6 +64,30 @@ func.func @window(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = 
   %p = torch.aten._softmax %masked, %int2, %false : !torch.vtensor<[2,1,14],f32>, !torch.int, !torch.bool -> !torch.vtensor<[2,1,14],f32>
   %o = torch.aten.bmm %p, %k : !torch.vtensor<[2,1,14],f32>, !torch.vtensor<[2,14,4],f32> -> !torch.vtensor<[2,1,4],f32>
   return %o, %k : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,14,4],f32>
+}
+func.func @window_probe(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %x: !torch.vtensor<[2,1,4],f32> {kv.name = "x", kv.role = "other"}, %pk: !torch.vtensor<[2,40,4],f32> {kv.name = "k", kv.role = "cache"}) -> (!torch.vtensor<[2,1,4],f32> {kv.name = "logits"}, !torch.vtensor<[2,41,4],f32> {kv.name = "k"}) {
+  %int0 = torch.constant.int 0
+  %int1 = torch.constant.int 1
+  %int2 = torch.constant.int 2
+  %int4 = torch.constant.int 4
+  %int8 = torch.constant.int 35
+  %int14 = torch.constant.int 41
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %low = torch.constant.float -1.000000e+09
+  %order = torch.prim.ListConstruct %int0, %int2, %int1 : (!torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %empty = torch.prim.ListConstruct : () -> !torch.list<int>
+  %int6 = torch.constant.int 6
+  %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[2,40,4],f32>, !torch.vtensor<[2,1,4],f32>) -> !torch.vtensor<[2,41,4],f32>
+  %kt = torch.aten.permute %k, %order : !torch.vtensor<[2,41,4],f32>, !torch.list<int> -> !torch.vtensor<[2,4,41],f32>
+  %s = torch.aten.bmm %x, %kt : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,4,41],f32> -> !torch.vtensor<[2,1,41],f32>
+  %iota = torch.aten.arange.start_step %int0, %int14, %int1, %int4, %none, %none, %none : !torch.int, !torch.int, !torch.int, !torch.int, !torch.none, !torch.none, !torch.none -> !torch.vtensor<[41],si64>
+  %near = torch.aten.gt.Scalar %iota, %int8 : !torch.vtensor<[41],si64>, !torch.int -> !torch.vtensor<[41],i1>
+  %fill = torch.aten.full %empty, %low, %int6, %none, %none, %none : !torch.list<int>, !torch.float, !torch.int, !torch.none, !torch.none, !torch.none -> !torch.vtensor<[],f32>
+  %masked = torch.aten.where.self %near, %s, %fill : !torch.vtensor<[41],i1>, !torch.vtensor<[2,1,41],f32>, !torch.vtensor<[],f32> -> !torch.vtensor<[2,1,41],f32>
+  %p = torch.aten._softmax %masked, %int2, %false : !torch.vtensor<[2,1,41],f32>, !torch.int, !torch.bool -> !torch.vtensor<[2,1,41],f32>
+  %o = torch.aten.bmm %p, %k : !torch.vtensor<[2,1,41],f32>, !torch.vtensor<[2,41,4],f32> -> !torch.vtensor<[2,1,4],f32>
+  return %o, %k : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,41,4],f32>
 }
 
 // -----
@@ -151,7 +175,7 @@ func.func @square_bias(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.ro
 // -----
 
 // The first four keys and the last five.
-// CHECK: error: attention over the cache is neither causal nor a window or chunks: of 1 queries over 14 keys, query 0 does not see key 4; prefixes and documents in the mask are not supported yet
+// CHECK: error: attention over the cache is not plainly causal: of 1 queries over 14 keys, query 0 does not see key 4; let a program of one past length see every token that its caches hold, or export it with a symbolic past
 func.func @prefix(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %x: !torch.vtensor<[2,1,4],f32> {kv.name = "x", kv.role = "other"}, %pk: !torch.vtensor<[2,13,4],f32> {kv.name = "k", kv.role = "cache"}) -> (!torch.vtensor<[2,1,4],f32> {kv.name = "logits"}, !torch.vtensor<[2,14,4],f32> {kv.name = "k"}) {
   %int0 = torch.constant.int 0
   %int1 = torch.constant.int 1

@@ -1,0 +1,131 @@
+"""Decoders whose caches have a fixed length, however they write them: equal to the oracle, or refused at their line."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compiled import assert_equals_oracle, tiny_llama
+from fixed_decoders import FIXED, REFUSED_FIXED, Fixed, IndexCopy, buffered
+from numpy.typing import NDArray
+from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
+
+import snapcc
+from snapcc.artifact import load as load_artifact
+from snapcc.compiler.diagnostics import Refusal
+from snapcc.compiler.dialect.policy import Policy
+from snapcc.frontend import from_program, load_model
+from snapcc.oracle import oracle
+from snapcc.runtime.reference import FixedReference, ProgramInputs, Reference, reference
+from snapcc.runtime.verification import compare
+
+
+def _inputs(decoder: Fixed) -> ProgramInputs:
+    found = from_program(decoder.program())
+    caches = tuple((found.input_names.index(c.name), c.output_index, c.axis) for c in found.caches)
+    names = found.input_names
+    positions = names.index("places") if "places" in names else None
+    counters = tuple(names.index(i.name) for i in found.inputs if str(i.role) == "counter")
+    return ProgramInputs(names.index("ids"), caches, found.logits, positions, counters=counters)
+
+
+@pytest.mark.parametrize("decoder", FIXED, ids=lambda d: d.name)
+def test_equals_the_oracle(decoder: Fixed, tmp_path: Path) -> None:
+    model = tmp_path / "model.pt"
+    torch.export.save(decoder.program(), model)
+    artifact = snapcc.compile(model, tmp_path / "out.snapcc", batch=3, target="host")
+    program = load_artifact(artifact)
+    assert program.manifest.policy.slots == decoder.slots
+    assert not program.manifest.program().prompts
+    right = oracle(program)
+    assert isinstance(right, FixedReference)
+    # past several wraps of a ring of 7 or 8 tokens
+    assert_equals_oracle(artifact, [(1, 6, 19)], 12, right)
+
+
+def test_caches_and_a_counter_in_buffers(tmp_path: Path) -> None:
+    model = tmp_path / "model.pt"
+    torch.export.save(buffered(), model)
+    artifact = snapcc.compile(model, tmp_path / "out.snapcc", batch=3, target="host")
+    rows = assert_equals_oracle(artifact, [(1, 6, 19)], 12)
+    # the same decoder with its caches as inputs
+    plain = Fixed("index-copy", IndexCopy, places=())
+    right = reference(plain.program(), _inputs(plain), load_artifact(artifact).manifest.policy)
+    assert all(compare(row, right, "f32").holds for row in rows)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch._dynamo's, about transformers' own code
+def test_a_static_cache_of_transformers(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "llama")
+    model.generation_config.cache_implementation = "static"
+    wrapper = TorchExportableModuleForDecoderOnlyLM(model, batch_size=1, max_cache_len=14)
+    program = wrapper.export(input_ids=torch.zeros(1, 1, dtype=torch.long), cache_position=torch.tensor([0]))
+    torch.export.save(program, tmp_path / "model.pt2")
+    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", target="host")
+    (row,) = assert_equals_oracle(artifact, [(19,)], 12)
+    assert load_artifact(artifact).manifest.policy.slots == 14
+    # the same model with a cache that grows, token by token too
+    grown = load_model(tmp_path / "llama")
+    names = grown.input_names
+    inputs = ProgramInputs(
+        tokens=names.index("input_ids"),
+        positions=names.index("position_ids"),
+        caches=tuple((names.index(c.name), c.output_index, c.axis) for c in grown.caches),
+        logits=grown.logits,
+    )
+    right = _Stepwise(Reference(grown.program, inputs, load_artifact(artifact).manifest.policy))
+    assert compare(row, right, "f32").holds
+
+
+class _Stepwise:
+    """A reference whose prompts go through token by token, so that nothing is selected."""
+
+    def __init__(self, one: Reference) -> None:
+        self._one = one
+        self.decode = one.decode
+
+    def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The last token's logits."""
+        logits = self._one.prefill(tokens[:1])
+        for token in tokens[1:]:
+            logits = self._one.decode(token)
+        return logits
+
+
+def test_every_spelling_has_one_oracle() -> None:
+    tokens = np.random.default_rng(0).integers(0, 61, 30).tolist()
+    policy = Policy(2, 8, 4, 4)
+    found = []
+    for decoder in FIXED:
+        one = reference(decoder.program(), _inputs(decoder), policy)
+        found.append(np.stack([one.prefill(tokens[:1]), *(one.decode(token) for token in tokens[1:])]))
+    assert all(np.abs(logits - found[0]).max() < 1e-5 for logits in found)
+
+
+@pytest.mark.parametrize("decoder", [d for d in FIXED if d.name in ("assign-rows", "scatter")], ids=lambda d: d.name)
+def test_where_everything_fits_the_oracle_is_the_program(decoder: Fixed) -> None:
+    tokens = np.random.default_rng(1).integers(0, 61, decoder.slots).tolist()
+    one = reference(decoder.program(), _inputs(decoder), None)
+    module, caches = decoder.module(), [(torch.zeros(1, 4, decoder.length, 8),) * 2] * 2
+    for position, token in enumerate(tokens):
+        places = torch.full([max(extent, 1) for extent in decoder.places], position)
+        logits, caches = module(torch.tensor([[token]]), places, caches)
+        right = one.prefill([token]) if position == 0 else one.decode(token)
+        assert np.allclose(logits[0, 0].numpy(), right, atol=1e-5)
+
+
+@pytest.mark.parametrize("refused", REFUSED_FIXED, ids=lambda d: d.decoder.name)
+def test_what_is_not_provable_is_refused(refused: Any, tmp_path: Path) -> None:
+    target = tmp_path / "out.snapcc"
+    with pytest.raises(Refusal, match=refused.because) as caught:
+        snapcc.compile(refused.decoder.program(), target, batch=2)
+    message = str(caught.value)
+    assert re.match(r"^.+\.py:\d+:\d+: error: .+; .+$", message), message
+    name, line = message.split(":")[:2]
+    file, lines = refused.lines
+    assert name == file, message
+    assert int(line) in lines, message
+    assert not target.exists()
