@@ -205,7 +205,7 @@ def choose_extends(asked: tuple[int, ...] | None, prompts: tuple[int, ...], long
 
 def _slots(wishes: Wishes, context: int | None, past: int | None) -> tuple[int, str]:
     if past is not None:
-        reason = f"the program was exported at a past of {past}, which makes {past + 1}"
+        reason = f"the program was made for {past} past tokens and a new one, which makes {past + 1}"
         if wishes.slots not in (None, past + 1):
             raise UsageError(
                 f"--slots {wishes.slots} was asked for, and {reason}; export the program with a symbolic past, "

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 
 import snapcc
+from snapcc import cli
 from snapcc.artifact import load as load_artifact
 from snapcc.compiler.diagnostics import Refusal
 from snapcc.compiler.dialect.policy import Policy
@@ -46,7 +47,7 @@ def test_equals_the_oracle(decoder: Fixed, tmp_path: Path) -> None:
     assert_equals_oracle(artifact, [(1, 6, 19)], 12, right)
 
 
-def test_caches_and_a_counter_in_buffers(tmp_path: Path) -> None:
+def test_caches_and_a_counter_in_buffers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "model.pt"
     torch.export.save(buffered(), model)
     artifact = snapcc.compile(model, tmp_path / "out.snapcc", batch=3, target="host")
@@ -55,6 +56,8 @@ def test_caches_and_a_counter_in_buffers(tmp_path: Path) -> None:
     plain = Fixed("index-copy", IndexCopy, places=())
     right = reference(plain.program(), _inputs(plain), load_artifact(artifact).manifest.policy)
     assert all(compare(row, right, "f32").holds for row in rows)
+    assert cli.main(["verify", str(artifact), "--max-new-tokens", "8", "--quiet"]) == 0
+    assert "equal to PyTorch" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch._dynamo's, about transformers' own code

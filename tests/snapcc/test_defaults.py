@@ -41,8 +41,8 @@ def test_parts(wishes: Wishes, context: int | None, past: int | None, parts: tup
     [
         (Wishes(slots=512, sink=4, recent=252, topk=255), None, "sink 4 [+] recent 252 [+] topk 255 = 511 slots, and"),
         (Wishes(slots=512, recent=252, topk=256, sink=0), None, "= 508 slots, and --slots 512 was asked for"),
-        (Wishes(slots=500), 511, "--slots 500 was asked for, and the program was exported at a past of 511"),
-        (Wishes(sink=2, recent=8, topk=5), 13, "= 15 slots, and the program was exported at a past of 13"),
+        (Wishes(slots=500), 511, "--slots 500 was asked for, and the program was made for 511 past tokens"),
+        (Wishes(sink=2, recent=8, topk=5), 13, "= 15 slots, and the program was made for 13 past tokens"),
         (Wishes(slots=4), None, "recent must be at least 1"),
         (Wishes(slots=512, recent=600), None, "topk must be at least 0, got -92"),
         (Wishes(slots=512, window=500), None, "got window 500, recent 380"),

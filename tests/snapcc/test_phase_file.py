@@ -71,7 +71,7 @@ def test_what_does_not_follow_is_refused(phases: Path, tmp_path: Path, capsys: p
     assert "is of the phase iree, the last one" in refused(phases / FILES["iree"], "--compile-to=iree")
     assert "--target host has no phase sn40l" in refused(static, "--compile-to=sn40l", "--target=host")
     assert "--batch 3 was asked for, and" in refused(kv, "--compile-to=static", "--batch=3")
-    assert "= 15 slots, and the program was exported at a past of 13" in refused(kv, "--compile-to=static", "--topk=5")
+    assert "= 15 slots, and the program was made for 13 past tokens" in refused(kv, "--compile-to=static", "--topk=5")
     assert "has no function: it is no program" in refused(written("module {}"), "--compile-to=iree")
     other = written(kv.read_text().replace("@decode(", "@other("))
     assert "has no function @decode that grows a cache" in refused(other, "--compile-to=static")
