@@ -63,6 +63,12 @@ def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
     """
     from snapcc.compiler.passes.pipelines import probe_past
 
+    rows = decoder.batch.lower
+    if decoder.batch.is_fixed and options.batch != rows:
+        raise UsageError(
+            f"the program was exported for {rows} rows, and --batch is {options.batch}: give --batch {rows}, or export "
+            "the program with a dynamic batch"
+        )
     past, context = decoder.past, decoder.max_positions
     policy, said = choose_policy(options.wishes, context, past.lower if past.lower == past.upper else None)
     progress.note(said)

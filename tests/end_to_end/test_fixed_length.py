@@ -15,6 +15,7 @@ from transformers.integrations.executorch import TorchExportableModuleForDecoder
 
 import snapcc
 from snapcc import cli
+from snapcc.arguments import UsageError
 from snapcc.artifact import load as load_artifact
 from snapcc.compiler.diagnostics import Refusal
 from snapcc.compiler.dialect.policy import Policy
@@ -50,6 +51,8 @@ def test_equals_the_oracle(decoder: Fixed, tmp_path: Path) -> None:
 def test_caches_and_a_counter_in_buffers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "model.pt"
     torch.export.save(buffered(), model)
+    with pytest.raises(UsageError, match=r"exported for 3 rows, and --batch is 1: give --batch 3"):
+        snapcc.compile(model, tmp_path / "out.snapcc", target="host")
     artifact = snapcc.compile(model, tmp_path / "out.snapcc", batch=3, target="host")
     rows = assert_equals_oracle(artifact, [(1, 6, 19)], 12)
     # the same decoder with its caches as inputs
