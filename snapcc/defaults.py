@@ -17,6 +17,7 @@ OBSERVATION_WINDOW = 32
 ROOM = 256
 PROMPTS = (128, 1024)
 EXTEND = 128
+SHORTEST_PROMPT = 2
 SHORTEST_EXTEND = 2
 """One token is decode's."""
 
@@ -119,13 +120,15 @@ def choose_prompts(asked: tuple[int, ...] | None, slots: int, longest: int) -> t
         longest: the longest prompt that the program can take.
 
     Raises:
-        UsageError: a length below 1, or beyond ``longest``.
+        UsageError: a length below 2 (a prompt of one token is padded to a longer one), or beyond ``longest``.
     """
     if asked is None:
         return tuple(sorted({min(length, longest) for length in (*PROMPTS, 4 * slots)}))
     for length in asked:
-        if not 1 <= length <= longest:
-            raise UsageError(f"a prompt length must lie in 1 to {longest}, which the program can take, got {length}")
+        if not SHORTEST_PROMPT <= length <= longest:
+            raise UsageError(
+                f"a prompt length must lie in {SHORTEST_PROMPT} to {longest}, which the program can take, got {length}"
+            )
     return tuple(sorted(set(asked)))
 
 

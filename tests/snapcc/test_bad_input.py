@@ -141,7 +141,7 @@ def test_models(name: str, message: str, models: Path, here: Path, capsys: pytes
         (2, "--recent=0", "argument --recent: a whole number of at least 1 is needed, got '0'"),
         (2, "--sink=-1", "argument --sink: a whole number of at least 0 is needed, got '-1'"),
         (2, "--pool=avg:4", "the pooling kernel must be odd and positive, got 4"),
-        (2, "--prompt=257", "a prompt length must lie in 1 to 256, which the program can take, got 257"),
+        (2, "--prompt=257", "a prompt length must lie in 2 to 256, which the program can take, got 257"),
         (1, "--batch=65", "the program cannot take batch = 65: it was exported for 1 to 64; export it with a dynamic"),
         (1, "--input=tokens=words", "--input tokens=words: the program has no such input; it has "),
         (1, "--dtype=bf16", "an exported program keeps the dtype that it was exported with; export the model in that"),

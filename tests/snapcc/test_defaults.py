@@ -127,8 +127,8 @@ def test_prompts() -> None:
     assert choose_prompts(None, 16, 64) == (64,)
     assert choose_prompts(None, 1024, 4097) == (128, 1024, 4096)
     assert choose_prompts((300, 20, 20), 16, 512) == (20, 300)
-    for asked in (0, 600):
-        with pytest.raises(UsageError, match=f"must lie in 1 to 512, which the program can take, got {asked}"):
+    for asked in (0, 1, 600):
+        with pytest.raises(UsageError, match=f"must lie in 2 to 512, which the program can take, got {asked}"):
             choose_prompts((asked,), 16, 512)
 
 
