@@ -184,8 +184,12 @@ class Lowering:
 
     def _planned(self, module: ir.Module) -> Iterator[Phase]:
         if self._machine is not None:
-            self._plan(module, self._machine)
+            from snapcc.sn40l_target.explorer import explorer_json
+
+            plan = self._plan(module, self._machine)
             yield "sn40l"
+            # for who goes on to an artifact, and while the module is still the one that was planned
+            self.graph = explorer_json(module, plan)
 
     def _to_iree(self, module: ir.Module) -> Iterator[Phase]:
         from snapcc.compiler.passes import pipelines
@@ -300,12 +304,11 @@ class Lowering:
     ) -> contextlib.AbstractContextManager[None]:
         return on_failure(self._options.reproducers, phase, self._source.encode(), command, expected)
 
-    def _plan(self, module: ir.Module, machine: Machine) -> None:
+    def _plan(self, module: ir.Module, machine: Machine) -> Plan:
         from torch_mlir import ir
 
         from snapcc.compiler.passes import manager
         from snapcc.sn40l_target.errors import PlacementError
-        from snapcc.sn40l_target.explorer import explorer_json
         from snapcc.sn40l_target.plan import Sn40lPlan, annotate, checked_plan
 
         named = Path(self._options.machine)
@@ -314,13 +317,13 @@ class Lowering:
             self._progress.step(f"planning for {machine.name}"),
             self._reproducible("sn40l", command, PlacementError),
         ):
-            self.plan = checked_plan(module, machine)
+            self.plan = made = checked_plan(module, machine)
             with module.context:
                 # IREE runs the program without the plan's attributes
                 annotated = ir.Module.parse(self._source)
-            annotate(annotated, self.plan)
-            self.graph = explorer_json(module, self.plan)
+            annotate(annotated, made)
             self.text = annotated.operation.get_asm(enable_debug_info=True)
+        return made
 
 
 def _functions(module: ir.Module) -> dict[str, FunctionSpec]:

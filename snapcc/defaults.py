@@ -17,8 +17,7 @@ OBSERVATION_WINDOW = 32
 ROOM = 256
 PROMPTS = (128, 1024)
 EXTEND = 128
-SHORTEST_PROMPT = 2
-SHORTEST_EXTEND = 2
+SHORTEST = 2
 """One token is decode's."""
 
 
@@ -125,9 +124,9 @@ def choose_prompts(asked: tuple[int, ...] | None, slots: int, longest: int) -> t
     if asked is None:
         return tuple(sorted({min(length, longest) for length in (*PROMPTS, 4 * slots)}))
     for length in asked:
-        if not SHORTEST_PROMPT <= length <= longest:
+        if not SHORTEST <= length <= longest:
             raise UsageError(
-                f"a prompt length must lie in {SHORTEST_PROMPT} to {longest}, which the program can take, got {length}"
+                f"a prompt length must lie in {SHORTEST} to {longest}, which the program can take, got {length}"
             )
     return tuple(sorted(set(asked)))
 
@@ -190,17 +189,17 @@ def choose_extends(asked: tuple[int, ...] | None, prompts: tuple[int, ...], long
     """
     if asked is None:
         default = min(EXTEND, *prompts[:1], longest)
-        return (default,) if default >= SHORTEST_EXTEND else ()
+        return (default,) if default >= SHORTEST else ()
     for length in asked:
-        if longest < SHORTEST_EXTEND:
+        if longest < SHORTEST:
             raise UsageError(
                 "--extend was given, and the program has no room for more tokens behind as many as there are slots, or "
                 "keeps them in the order of time (--kv naive); choose fewer slots, or --extend 0: extend then goes "
                 "through decode"
             )
-        if not SHORTEST_EXTEND <= length <= longest:
+        if not SHORTEST <= length <= longest:
             raise UsageError(
-                f"a length of --extend must lie in {SHORTEST_EXTEND} to {longest}, which the program can take behind "
+                f"a length of --extend must lie in {SHORTEST} to {longest}, which the program can take behind "
                 f"its slots, got {length}"
             )
     return tuple(sorted(set(asked)))

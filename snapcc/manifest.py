@@ -15,8 +15,8 @@ SCHEMA_VERSION = 2
 
 FILE = "manifest.json"
 
-ELEMENT_BYTES = {"f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i64": 8, "i8": 1, "i1": 1}
-"""The element types of a program's tensors by MLIR's names, and their bytes."""
+ELEMENTS = frozenset({"f32", "i32", "bf16", "f16", "i64", "i8", "i1"})
+"""The element types of a program's tensors by MLIR's names."""
 
 
 class _Part(BaseModel):
@@ -120,7 +120,7 @@ class Manifest(_Part):
                 raise ValueError(f"function {name} is in {function.module}, which is not among the files")
             tensors: list[TensorSpec | StateSpec] = [*function.arguments, *function.results, *function.states]
             for tensor in tensors:
-                if tensor.dtype not in ELEMENT_BYTES or min(tensor.shape, default=1) < 1:
+                if tensor.dtype not in ELEMENTS or min(tensor.shape, default=1) < 1:
                     raise ValueError(f"function {name} has a tensor {tensor.name} of {tensor.shape} {tensor.dtype}")
         states = {state.name: state for function in self.functions.values() for state in function.states}
         for cache in self.inputs.caches:

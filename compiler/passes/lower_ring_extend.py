@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 from torch_mlir import ir
 
-from ..dialect.kv import ScatterOp, integer
+from ..dialect.kv import integer
 from ..dialect.types import shape_of
-from .template import call_template, operations, replace
+from .lower_slots import SLOT_OF_POSITION
+from .scatter_rows import groups, place, scatter_rows
+from .template import operations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +35,7 @@ class LowerRingExtend:
     def run(self, module: ir.Operation) -> None:
         """Rewrites the module."""
         for op in operations(module, "kv.ring_extend"):
-            cache, rows = op.operands[0], op.operands[1]
-            shape, axis = shape_of(rows.type), integer(op, "axis")
-            count = math.prod(shape[: axis + 1])
-            i32, i1 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(1)
-            types = [
-                ir.RankedTensorType.get([count, *shape[axis + 1 :]], cache.type.element_type),
-                ir.RankedTensorType.get([count, axis + 1], i32),
-                ir.RankedTensorType.get([count], i1),
-            ]
-            updates, places, mask = call_template(op, "kv_ring_extend", _text(op, types), list(op.operands)[1:], types)
-            with op.location, ir.InsertionPoint(op):
-                scatter = ScatterOp(updates, places, mask, cache, cache.type)
-            replace(op, [scatter.result])
+            scatter_rows(op, integer(op, "axis"), _text)
 
 
 def _text(op: ir.Operation, types: list[ir.Type]) -> str:
@@ -54,19 +43,7 @@ def _text(op: ir.Operation, types: list[ir.Type]) -> str:
     updates, places, mask = types
     cache, rows, row, start, length = (operand.type for operand in op.operands)
     shape, axis = shape_of(rows), integer(op, "axis")
-    groups = [list(range(axis + 1)), *([i] for i in range(axis + 1, len(shape)))]
-    # column c of a place is the index along the cache's axis c: the row, a digit of u, or the token's slot
-    column, digits = "%slot", []
-    for c in reversed(range(axis)):
-        digits.append(f"""
-    %stride{c} = arith.constant {math.prod(shape[c + 1 : axis + 1])} : index
-    %extent{c} = arith.constant {shape[c]} : index
-    %above{c} = arith.divui %u, %stride{c} : index
-    %digit{c} = arith.remui %above{c}, %extent{c} : index
-    %column{c} = arith.constant {c} : index
-    %here{c} = arith.cmpi eq, %column, %column{c} : index
-    %place{c} = arith.select %here{c}, {"%r" if c == 0 else f"%digit{c}"}, {column} : index""")
-        column = f"%place{c}"
+    lines, column = place(shape, axis, first="%r")
     return f"""
 #u = affine_map<(u) -> (u)>
 #place = affine_map<(u, c) -> (u, c)>
@@ -87,7 +64,7 @@ func.func @ring_extend(%rows: {rows}, %row: {row}, %start: {start}, %length: {le
   %length_value = tensor.extract %length[] : {length}
   %real = arith.index_cast %length_value : {length.element_type} to index
   %stays_from = arith.subi %real, %ring : index
-  %updates = tensor.collapse_shape %rows {groups} : {rows} into {updates}
+  %updates = tensor.collapse_shape %rows {groups(shape, axis)} : {rows} into {updates}
   %no_places = tensor.empty() : {places}
   %places = linalg.generic {{indexing_maps = [#place], iterator_types = ["parallel", "parallel"]}}
       outs(%no_places : {places}) {{
@@ -96,12 +73,7 @@ func.func @ring_extend(%rows: {rows}, %row: {row}, %start: {start}, %length: {le
     %column = linalg.index 1 : index
     %j = arith.remui %u, %tokens : index
     %t = arith.addi %first, %j : index
-    %past_sink = arith.subi %t, %sink : index
-    %clamped = arith.maxsi %past_sink, %zero : index
-    %turn = arith.remui %clamped, %ring : index
-    %in_ring = arith.addi %turn, %sink : index
-    %is_sink = arith.cmpi ult, %t, %sink : index
-    %slot = arith.select %is_sink, %t, %in_ring : index{"".join(digits)}
+{SLOT_OF_POSITION}{lines}
     %result = arith.index_cast {column} : index to i32
     linalg.yield %result : i32
   }} -> {places}

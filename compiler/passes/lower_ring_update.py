@@ -8,9 +8,10 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ..dialect.kv import ScatterOp, integer
+from ..dialect.kv import integer
 from ..dialect.types import shape_of
-from .template import call_template, operations, replace
+from .scatter_rows import groups, place, scatter_rows
+from .template import operations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +35,7 @@ class LowerRingUpdate:
     def run(self, module: ir.Operation) -> None:
         """Rewrites the module."""
         for op in operations(module, "kv.ring_update"):
-            cache, rows, slots, active = op.operands
-            shape, axis = shape_of(cache.type), integer(op, "axis")
-            lead = math.prod(shape[:axis])
-            i32, i1 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(1)
-            types = [
-                ir.RankedTensorType.get([lead, *shape[axis + 1 :]], cache.type.element_type),
-                ir.RankedTensorType.get([lead, axis + 1], i32),
-                ir.RankedTensorType.get([lead], i1),
-            ]
-            updates, places, mask = call_template(op, "kv_ring_update", _text(op, types), [rows, slots, active], types)
-            with op.location, ir.InsertionPoint(op):
-                scatter = ScatterOp(updates, places, mask, cache, cache.type)
-            replace(op, [scatter.result])
+            scatter_rows(op, integer(op, "axis"), _text)
 
 
 def _text(op: ir.Operation, types: list[ir.Type]) -> str:
@@ -55,19 +44,7 @@ def _text(op: ir.Operation, types: list[ir.Type]) -> str:
     cache, rows, slots, active = (operand.type for operand in op.operands)
     shape, axis = shape_of(cache), integer(op, "axis")
     per_row = math.prod(shape[1:axis])
-    groups = [list(range(axis + 1)), *([i] for i in range(axis + 1, len(shape)))]
-    # column c of a place is the index along the cache's axis c: a digit of u, or the row's slot
-    column, digits = "%slot", []
-    for c in reversed(range(axis)):
-        digits.append(f"""
-    %stride{c} = arith.constant {math.prod(shape[c + 1 : axis])} : index
-    %extent{c} = arith.constant {shape[c]} : index
-    %above{c} = arith.divui %u, %stride{c} : index
-    %digit{c} = arith.remui %above{c}, %extent{c} : index
-    %column{c} = arith.constant {c} : index
-    %here{c} = arith.cmpi eq, %column, %column{c} : index
-    %place{c} = arith.select %here{c}, %digit{c}, {column} : index""")
-        column = f"%place{c}"
+    lines, column = place(shape_of(rows), axis)
     return f"""
 #u = affine_map<(u) -> (u)>
 #place = affine_map<(u, c) -> (u, c)>
@@ -75,7 +52,7 @@ func.func @ring_update(%rows: {rows}, %slots: {slots}, %active: {active}) -> ({u
   %zero = arith.constant 0 : index
   %last = arith.constant {shape[axis] - 1} : index
   %per_row = arith.constant {per_row} : index
-  %updates = tensor.collapse_shape %rows {groups} : {rows} into {updates}
+  %updates = tensor.collapse_shape %rows {groups(shape_of(rows), axis)} : {rows} into {updates}
   %no_places = tensor.empty() : {places}
   %places = linalg.generic {{indexing_maps = [#place], iterator_types = ["parallel", "parallel"]}}
       outs(%no_places : {places}) {{
@@ -86,7 +63,7 @@ func.func @ring_update(%rows: {rows}, %slots: {slots}, %active: {active}) -> ({u
     %value = tensor.extract %slots[%row] : {slots}
     %signed = arith.index_cast %value : {slots.element_type} to index
     %at_least = arith.maxsi %signed, %zero : index
-    %slot = arith.minsi %at_least, %last : index{"".join(digits)}
+    %slot = arith.minsi %at_least, %last : index{lines}
     %result = arith.index_cast {column} : index to i32
     linalg.yield %result : i32
   }} -> {places}

@@ -10,6 +10,15 @@ from torch_mlir import ir
 from ..dialect.kv import integer
 from .template import call_template, operations, replace
 
+SLOT_OF_POSITION = """\
+    %past_sink = arith.subi %t, %sink : index
+    %clamped = arith.maxsi %past_sink, %zero : index
+    %turn = arith.remui %clamped, %ring : index
+    %in_ring = arith.addi %turn, %sink : index
+    %is_sink = arith.cmpi ult, %t, %sink : index
+    %slot = arith.select %is_sink, %t, %in_ring : index"""
+"""``%slot`` of position ``%t``, from ``%sink``, ``%ring`` and ``%zero``: ``t`` if t < S, else ``S + (t - S) mod R``."""
+
 
 @dataclasses.dataclass(frozen=True)
 class LowerSlots:
@@ -58,12 +67,7 @@ func.func @slots(%positions: {type_}) -> {type_} {{
   ^bb0(%position: {element}, %out: {element}):
     %signed = arith.index_cast %position : {element} to index
     %t = arith.maxsi %signed, %zero : index
-    %past_sink = arith.subi %t, %sink : index
-    %clamped = arith.maxsi %past_sink, %zero : index
-    %turn = arith.remui %clamped, %ring : index
-    %in_ring = arith.addi %turn, %sink : index
-    %is_sink = arith.cmpi ult, %t, %sink : index
-    %slot = arith.select %is_sink, %t, %in_ring : index
+{SLOT_OF_POSITION}
     %result = arith.index_cast %slot : index to {element}
     linalg.yield %result : {element}
   }} -> {type_}
