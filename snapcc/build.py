@@ -207,7 +207,7 @@ def _fill(
         dtype=_dtype(decoder.weights().values()),
         kv=options.wishes.kv,
         policy=choice.policy,
-        batch=options.batch,
+        batch=choice.batch,
         vocabulary=decoder.vocabulary,
         max_positions=choice.max_positions,
         end_of_sequence=ends,

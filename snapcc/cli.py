@@ -178,7 +178,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--room", type=_natural, metavar="N", help="snapkv: generated tokens before the ring slides (256, <= C / 4)"
     )
     shapes = parser.add_argument_group("shapes and types")
-    shapes.add_argument("--batch", type=_positive, default=1, metavar="B", help="rows (1)")
+    shapes.add_argument("--batch", type=_positive, metavar="B", help="rows (the program's own, or 1)")
     shapes.add_argument(
         "--prompt", dest="prompts", type=_lengths, metavar="N,..", help="prompt lengths (128, 1024, min(context, 4 C))"
     )

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
     from snapcc.compiler.passes.manager import Step
     from snapcc.frontend import Decoder
+    from snapcc.frontend.lengths import Range
     from snapcc.sn40l_target.machine import Machine
     from snapcc.sn40l_target.schema import Plan
 
 _DECODE = "decode"
+_EXTEND = "extend_"
 _RESET = "reset"
 
 
@@ -36,12 +38,14 @@ class Choice:
 
     Attributes:
         policy: the slots and what fills them.
+        batch: the rows.
         prompts: the prompt lengths, none where there is no prefill.
         extends: the lengths of extend, none where it goes through decode.
         max_positions: no position may reach it: the model's context, or how far its masks are looked at.
     """
 
     policy: Policy
+    batch: int
     prompts: tuple[int, ...]
     extends: tuple[int, ...]
     max_positions: int
@@ -63,12 +67,7 @@ def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
     """
     from snapcc.compiler.passes.pipelines import probe_past
 
-    rows = decoder.batch.lower
-    if decoder.batch.is_fixed and options.batch != rows:
-        raise UsageError(
-            f"the program was exported for {rows} rows, and --batch is {options.batch}: give --batch {rows}, or export "
-            "the program with a dynamic batch"
-        )
+    batch = _choose_batch(options.batch, decoder.batch)
     past, context = decoder.past, decoder.max_positions
     policy, said = choose_policy(options.wishes, context, past.lower if past.lower == past.upper else None)
     progress.note(said)
@@ -80,14 +79,27 @@ def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
         if options.extends:
             raise UsageError(f"--extend was given, but the program decodes only: {decoder.prefill_refusal}")
         progress.note(f"decode only, a prompt goes through it token by token: {decoder.prefill_refusal}")
-        return Choice(policy, (), (), bound)
+        progress.note(f"batch {batch}")
+        return Choice(policy, batch, (), (), bound)
     longest = bound if decoder.query.upper is None else min(bound, decoder.query.upper)
     prompts = choose_prompts(options.prompts, policy.slots, longest)
     room = bound - policy.slots if options.wishes.preset.order == "ring" and policy.slots in past else 0
     extends = choose_extends(options.extends, prompts, min(longest, room))
     said = f"up to {', '.join(map(str, extends))} tokens at once" if extends else "through decode"
-    progress.note(f"prompts of up to {', '.join(map(str, prompts))} tokens; extend {said}; batch {options.batch}")
-    return Choice(policy, prompts, extends, bound)
+    progress.note(f"prompts of up to {', '.join(map(str, prompts))} tokens; extend {said}; batch {batch}")
+    return Choice(policy, batch, prompts, extends, bound)
+
+
+def _choose_batch(asked: int | None, allowed: Range) -> int:
+    """The rows: what was asked for, else the program's own number where it has one, else the least it takes."""
+    if asked is None:
+        return max(allowed.lower, 1)
+    if allowed.is_fixed and asked != allowed.lower:
+        raise UsageError(
+            f"the program was exported for {allowed} rows, and --batch {asked} was asked for: leave --batch out, or "
+            "export the program with a dynamic batch"
+        )
+    return asked
 
 
 class Lowering:
@@ -128,7 +140,7 @@ class Lowering:
         if self._drops(choice.extends):
             self._drop_extends(module, choice.policy)
         yield "kv"
-        yield from self._from_kv(module, choice.policy, self._options.batch)
+        yield from self._from_kv(module, choice.policy, choice.batch)
 
     def phases_after(self, file: PhaseFile) -> Iterator[Phase]:
         """``phases``, from a file's next one on. No weights are at hand: a mask made of a buffer is refused.
@@ -151,7 +163,7 @@ class Lowering:
             yield "kv"
         if file.phase in ("torch", "kv"):
             rows, slots = file.rows_and_slots()
-            if self._options.batch not in (1, rows):
+            if self._options.batch not in (None, rows):
                 raise UsageError(f"--batch {self._options.batch} was asked for, and {file.path} is of {rows} rows")
             policy, said = choose_policy(self._options.wishes, None, slots - 1)
             self._progress.note(said)
@@ -219,15 +231,24 @@ class Lowering:
 
     def _imported(self, decoder: Decoder, choice: Choice) -> ir.Module:
         """The torch phase; without extend where nobody asked for it and the program cannot take such lengths."""
-        from snapcc.frontend import FrontendError
+        from snapcc.compiler.passes.manager import new_context
+        from snapcc.frontend import FrontendError, import_functions
 
-        try:
-            return self._import(decoder, choice, choice.extends)
-        except FrontendError as error:
-            if not self._drops(choice.extends):
-                raise
-            module = self._import(decoder, choice, ())
-            self._progress.note(f"extend goes through decode, token by token: {error}")
+        wanted, extends = _lengths(decoder, choice)
+        refused = None
+        with self._progress.step(f"importing {', '.join(wanted | extends)}"):
+            programs = [(name, decoder.specialise(*lengths)) for name, lengths in wanted.items()]
+            try:
+                programs += [(name, decoder.specialise(*lengths)) for name, lengths in extends.items()]
+            except FrontendError as error:
+                if not self._drops(choice.extends):
+                    raise
+                refused = error
+                programs = programs[: len(wanted)]
+            module = import_functions(new_context(), programs, decoder)
+            self._show(module)
+        if refused is not None:
+            self._progress.note(f"extend goes through decode, token by token: {refused}")
         return module
 
     def _drops(self, extends: Sequence[int]) -> bool:
@@ -236,10 +257,10 @@ class Lowering:
 
     def _drop_extends(self, module: ir.Module, policy: Policy) -> None:
         """Leaves extend out where an attention must know the positions in its slots, which extend cannot tell it."""
-        from snapcc.compiler.analysis.functions import body, functions
+        from snapcc.compiler.analysis.functions import body
         from snapcc.compiler.passes.apply_policy import looks_at_positions
 
-        found = [f for name, f in functions(module.operation).items() if name.startswith("extend_")]
+        found = _extends(module)
         operations = [view.operation for function in found for view in body(function).operations]
         if any(op.name == "kv.attention" and looks_at_positions(op, policy) for op in operations):
             for function in found:
@@ -249,39 +270,24 @@ class Lowering:
                 "extend goes through decode, token by token: the model looks at the position of each key"
             )
 
-    def _import(self, decoder: Decoder, choice: Choice, extends: Sequence[int]) -> ir.Module:
-        from snapcc.compiler.analysis.functions import PROBE
-        from snapcc.compiler.passes.manager import new_context
-        from snapcc.frontend import import_functions
-
-        batch = self._options.batch
-        slots, bound = choice.policy.slots, choice.max_positions
-        wanted = {_DECODE: (batch, 1, slots - 1)}
-        if not decoder.past.is_fixed:
-            wanted[f"{_DECODE}{PROBE}"] = (batch, 1, choice.probe_past)
-        wanted |= {f"prefill_{length}": (1, length, 0) for length in choice.prompts}
-        for length in extends:
-            # the longest past that leaves room, so that masks are proven over all positions
-            other = bound - length if bound - length != slots else slots - 1
-            wanted |= {f"extend_{length}": (1, length, slots), f"extend_{length}{PROBE}": (1, length, other)}
-        with self._progress.step(f"importing {', '.join(wanted)}"):
-            programs = [(name, decoder.specialise(*lengths)) for name, lengths in wanted.items()]
-            module = import_functions(new_context(), programs, decoder)
-            self._show(module)
-        return module
-
     def _raised(self, module: ir.Module, decoder: Decoder, choice: Choice) -> ir.Module:
         """The kv phase; without extend where nobody asked for it and the program does not allow it."""
+        from torch_mlir import ir
+
         from snapcc.compiler.diagnostics import Refusal
         from snapcc.compiler.passes import pipelines
 
-        doing, weights = "finding the caches", decoder.weights()
+        doing, weights, imported = "finding the caches", decoder.weights(), self._source
         try:
             self._run(module, "kv", doing, pipelines.raise_to_kv(weights.get, choice.max_positions))
         except Refusal as refusal:
             if not self._drops(choice.extends):
                 raise
-            module = self._import(decoder, choice, ())
+            with module.context:
+                module = ir.Module.parse(imported)
+            for function in _extends(module):
+                function.erase()
+            self._show(module)
             # refuses again where it is not extend that the program does not allow
             self._run(module, "kv", doing, pipelines.raise_to_kv(weights.get, choice.max_positions))
             self._progress.note(f"extend goes through decode, token by token: {refusal}")
@@ -324,6 +330,33 @@ class Lowering:
             annotate(annotated, made)
             self.text = annotated.operation.get_asm(enable_debug_info=True)
         return made
+
+
+_Lengths = dict[str, tuple[int, int, int]]
+"""Rows, query tokens and past tokens of each function, by its name."""
+
+
+def _lengths(decoder: Decoder, choice: Choice) -> tuple[_Lengths, _Lengths]:
+    """What decode and prefill are specialised at, and what extend is, each with its probe."""
+    from snapcc.compiler.analysis.functions import PROBE
+
+    slots, bound = choice.policy.slots, choice.max_positions
+    wanted = {_DECODE: (choice.batch, 1, slots - 1)}
+    if not decoder.past.is_fixed:
+        wanted[f"{_DECODE}{PROBE}"] = (choice.batch, 1, choice.probe_past)
+    wanted |= {f"prefill_{length}": (1, length, 0) for length in choice.prompts}
+    extends: _Lengths = {}
+    for length in choice.extends:
+        # the longest past that leaves room, so that masks are proven over all positions
+        other = bound - length if bound - length != slots else slots - 1
+        extends |= {f"{_EXTEND}{length}": (1, length, slots), f"{_EXTEND}{length}{PROBE}": (1, length, other)}
+    return wanted, extends
+
+
+def _extends(module: ir.Module) -> list[ir.Operation]:
+    from snapcc.compiler.analysis.functions import functions
+
+    return [f for name, f in functions(module.operation).items() if name.startswith(_EXTEND)]
 
 
 def _functions(module: ir.Module) -> dict[str, FunctionSpec]:

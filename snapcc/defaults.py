@@ -12,6 +12,8 @@ from .presets import PRESETS, Preset
 SINK = 4
 MOST_SLOTS = 8192
 FEWEST_SLOTS = 8
+MOST_WITHOUT_CONTEXT = 1 << 20
+"""More slots than any published model has positions are a slip."""
 UNKNOWN_CONTEXT_SLOTS = 1024
 OBSERVATION_WINDOW = 32
 ROOM = 256
@@ -104,6 +106,11 @@ def choose_policy(wishes: Wishes, context: int | None, past: int | None = None) 
         raise UsageError(
             f"{policy.slots} slots are more than the {context} positions of the model: ask for at most {context} "
             f"(--slots, or --sink, --recent and --topk together)"
+        )
+    if context is None and policy.slots > MOST_WITHOUT_CONTEXT:
+        raise UsageError(
+            f"{policy.slots} slots are more than the {MOST_WITHOUT_CONTEXT} that are taken where the model's context "
+            "is not known: ask for fewer, or export the program with a bound on its past, which tells the context"
         )
     if policy.slots != slots:
         reason = "the sum of the parts that were asked for"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arguments import UsageError
 from .build import load
-from .compilation import Lowering, choose
+from .compilation import Choice, Lowering, choose
 from .options import Options
 from .progress import Progress
 
@@ -85,7 +85,8 @@ def sweep(model: Path, values: Sweep, options: Options, progress: Progress) -> l
         with progress.step(f"{number + 1} of {len(points)}: {text}"):
             wanted = _options(options, point)
             try:
-                plans = _plans(decoder, wanted, machines)
+                choice = choose(decoder, wanted, Progress(quiet=True))
+                plans = _plans(decoder, wanted, choice, machines)
             except (UsageError, Refusal) as error:
                 rows += [{**point, "machine": name, "error": str(error)} for name in machines]
                 continue
@@ -94,7 +95,7 @@ def sweep(model: Path, values: Sweep, options: Options, progress: Progress) -> l
                 if isinstance(found, PlacementError):
                     rows.append({**row, "error": str(found).partition("\n")[0].removesuffix("; memory map:")})
                 else:
-                    rows.append({**row, **figures(found, wanted.batch)})
+                    rows.append({**row, **figures(found, choice.batch)})
     return rows
 
 
@@ -109,7 +110,7 @@ def _options(options: Options, point: Mapping[str, str]) -> Options:
     return dataclasses.replace(options, wishes=dataclasses.replace(options.wishes, **wishes), **changes)
 
 
-def _plans(decoder: Decoder, options: Options, machines: Mapping[str, Machine]) -> dict[str, Any]:
+def _plans(decoder: Decoder, options: Options, choice: Choice, machines: Mapping[str, Machine]) -> dict[str, Any]:
     """The plan for each machine, or the error that there is none."""
     from torch_mlir import ir
 
@@ -117,9 +118,8 @@ def _plans(decoder: Decoder, options: Options, machines: Mapping[str, Machine]) 
     from snapcc.sn40l_target.errors import PlacementError
     from snapcc.sn40l_target.plan import checked_plan
 
-    quiet = Progress(quiet=True)
-    lowering = Lowering(None, options, quiet)
-    for phase in lowering.phases(decoder, choose(decoder, options, quiet)):
+    lowering = Lowering(None, options, Progress(quiet=True))
+    for phase in lowering.phases(decoder, choice):
         if phase == "linalg":
             break
     module = ir.Module.parse(lowering.text, context=new_context())

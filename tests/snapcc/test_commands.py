@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import snapcc
-from snapcc import cli
+from snapcc import cli, frontend
+from snapcc.frontend import import_functions
 from snapcc.options import FILES
 from snapcc.runtime import verification
 from snapcc.runtime.reference import Boundary
@@ -301,8 +302,15 @@ class OnePlace(nn.Module):
 
 
 def test_extend_is_left_to_decode_where_it_would_not_equal_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    imported: list[list[str]] = []
+
+    def importing(context: Any, programs: Any, decoder: Any) -> Any:
+        imported.append([name for name, _ in programs])
+        return import_functions(context, programs, decoder)
+
+    monkeypatch.setattr(frontend, "import_functions", importing)
     rows, query, past = Dim("rows", min=1, max=8), Dim("query", min=1, max=64), Dim("past", min=0, max=100)
     example = (torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 5, 8))
     program = torch.export.export(OnePlace(), example, dynamic_shapes=({0: rows, 1: query}, {0: rows, 1: past}))
@@ -314,6 +322,7 @@ def test_extend_is_left_to_decode_where_it_would_not_equal_it(
     assert re.search(rf"extend goes through decode, token by token: .*test_commands.py:\d+:\d+: error: {why}", errors)
     assert "@prefill_20" in (tmp_path / "out.mlir").read_text()
     assert "@extend" not in (tmp_path / "out.mlir").read_text()
+    assert imported == [["decode", "decode_probe", "prefill_20", "extend_20", "extend_20_probe"]], "imported once"
     status, _, errors = run(capsys, tmp_path / "one.pt", *options, "--extend", "8", "--quiet")
     assert (status, why in errors) == (1, True)
 

@@ -108,6 +108,12 @@ def test_more_slots_than_positions_are_refused() -> None:
     assert choose_policy(Wishes(slots=64), 64)[0].slots == 64
 
 
+def test_slots_are_bounded_without_a_context_too() -> None:
+    assert choose_policy(Wishes(slots=1 << 20), None)[0].slots == 1 << 20
+    with pytest.raises(UsageError, match="1048577 slots are more than the 1048576 that are taken where the model's co"):
+        choose_policy(Wishes(slots=(1 << 20) + 1), None)
+
+
 @given(slots=st.integers(8, 100_000), context=st.none() | st.integers(100_000, 10**6))
 def test_a_given_c_is_kept(slots: int, context: int | None) -> None:
     policy, _ = choose_policy(Wishes(slots=slots), context)
