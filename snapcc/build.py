@@ -19,7 +19,7 @@ from .inspection import cache_table
 from .options import FILES, PHASES, Options, Phase
 from .phase_file import PhaseFile
 from .progress import Progress
-from .reproducer import INPUT, on_failure
+from .reproducer import INPUT, Reproducer, on_failure
 
 if TYPE_CHECKING:
     import torch
@@ -179,9 +179,8 @@ def _fill(
     for file, source in lowering.modules.items():
         with progress.step(f"compiling {file} with IREE"):
             own = [*flags, *tuning(file, source)]
-            with on_failure(
-                options.reproducers, f"iree-{Path(file).stem}", source, iree_command(INPUT, [*own, "-o", "/dev/null"])
-            ):
+            repeats = iree_command(INPUT, [*own, "-o", "/dev/null"])
+            with on_failure(Reproducer(options.reproducers, f"iree-{Path(file).stem}", source, repeats)):
                 compile_module(source, folder / file, own)
     files = list(lowering.modules)
     with progress.step("storing the weights"):

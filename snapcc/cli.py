@@ -42,13 +42,27 @@ Exit status: 0, or 2 for a wrong use of the command line, or 1 for everything el
 {TRACEBACK}=1 in the environment shows the Python traceback of a failure."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; gives the exit status: 0, 2 for a wrong use, 1 for everything else that fails."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+def entry() -> int:
+    """The command as a shell runs it; what compiles has a process of its own, since native code may crash there."""
+    given = sys.argv[1:]
+    if not given or given[0] in ("-h", "--help", "--version") or _with_command(given)[0] not in ("compile", "plan"):
+        return _interruptible(given)
+    from .supervision import supervised
+
+    return supervised(lambda: _interruptible(given))
+
+
+def _interruptible(given: Sequence[str]) -> int:
     # so that what is half written goes when a process manager ends the command
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    return main(given)
+
+
+def main(given: Sequence[str]) -> int:
+    """The command; gives the exit status: 0, 2 for a wrong use, 1 for everything else that fails."""
     try:
-        options = _parser().parse_args(_with_command(given))
+        options = _parser().parse_args(_with_command(list(given)))
         with warnings.catch_warnings():
             # what libraries warn of is for their callers, and ours is the user's terminal
             warnings.simplefilter("ignore")
@@ -65,6 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    # a second one, as where a terminal and the parent both send it, would cut the clearing up short
+    for other in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(other, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -345,4 +362,4 @@ def _named(text: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry())

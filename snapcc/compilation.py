@@ -16,7 +16,7 @@ from .defaults import choose_extends, choose_policy, choose_prompts
 from .options import Options, Phase
 from .phase_file import PhaseFile
 from .progress import Progress
-from .reproducer import on_failure, optimizer
+from .reproducer import Reproducer, on_failure, optimizer
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -308,7 +308,7 @@ class Lowering:
     def _reproducible(
         self, phase: Phase, command: list[str], *expected: type[Exception]
     ) -> contextlib.AbstractContextManager[None]:
-        return on_failure(self._options.reproducers, phase, self._source.encode(), command, expected)
+        return on_failure(Reproducer(self._options.reproducers, phase, self._source.encode(), command), expected)
 
     def _plan(self, module: ir.Module, machine: Machine) -> Plan:
         from torch_mlir import ir

@@ -7,7 +7,8 @@ A folder ``snapcc-reproducer-<phase>`` (with a number where there is one already
     versions.json   of snapcc and of what it uses
     error.txt       the error with its Python traceback
 
-Refusals, and what does not fit the machine, are no failures: they say what to do and keep nothing.
+Refusals, and what does not fit the machine, are no failures: they say what to do and keep nothing. A phase whose native
+code ends the whole process is told of beforehand, see ``announce_in``; ``snapcc.supervision`` then keeps the folder.
 """
 
 from __future__ import annotations
@@ -20,12 +21,72 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import versions
 
 INPUT = "input.mlir"
 SCRIPT = "repeat.sh"
+
+_announcements: Path | None = None
+
+
+@dataclass(frozen=True)
+class Reproducer:
+    """What repeats one phase.
+
+    Attributes:
+        where: the folder for the reproducer's.
+        phase: what is done, for the folder's name.
+        source: what the phase begins with.
+        command: what repeats it, run in the reproducer's folder.
+        input: the name of the file for ``source``.
+    """
+
+    where: Path
+    phase: str
+    source: bytes
+    command: Sequence[str]
+    input: str = INPUT
+
+    def keep(self, error: str) -> str:
+        """Writes the folder; a note for the user that names it, or says why there is none."""
+        try:
+            folder = self._write(error)
+        except OSError as second:
+            return f"what repeats this could not be kept in {self.where}: {second.strerror}"
+        return f"{folder} holds what repeats this, without weights: sh {folder / SCRIPT}"
+
+    def _write(self, error: str) -> Path:
+        self.where.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".snapcc-reproducer-", dir=self.where))
+        try:
+            (folder / self.input).write_bytes(self.source)
+            (folder / SCRIPT).write_text(f'#!/bin/sh\ncd "$(dirname "$0")" && exec {shlex.join(self.command)}\n')
+            found = {"snapcc": versions.own(), "python": sys.version} | versions.tools()
+            (folder / "versions.json").write_text(json.dumps(found, indent=2) + "\n")
+            (folder / "error.txt").write_text(error)
+            folder.chmod(0o755)
+            return folder.rename(_free(self.where / f"snapcc-reproducer-{self.phase}"))
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def announce_in(folder: Path) -> None:
+    """From here on each phase is told of in a folder before it begins, for the case that it ends the process."""
+    global _announcements
+    _announcements = folder
+
+
+def announced(folder: Path) -> Reproducer | None:
+    """The phase that was under way, by what ``folder`` says."""
+    try:
+        content = json.loads((folder / "phase.json").read_text())
+        return Reproducer(Path(content.pop("where")), source=(folder / "source").read_bytes(), **content)
+    except FileNotFoundError:
+        return None
 
 
 def optimizer(pipeline: str) -> list[str]:
@@ -35,46 +96,35 @@ def optimizer(pipeline: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def on_failure(
-    where: Path, phase: str, source: bytes, command: Sequence[str], expected: tuple[type[Exception], ...] = ()
-) -> Iterator[None]:
+def on_failure(reproducer: Reproducer, expected: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Keeps a reproducer where the body fails, and adds a note to the error that names it.
 
     Args:
-        where: the folder for the reproducer's.
-        phase: what the body does, for the folder's name.
-        source: the IR that the body begins with.
-        command: what repeats it, run in the reproducer's folder.
+        reproducer: what repeats the body.
         expected: errors that are no failures of the compiler.
     """
+    with _announcing(reproducer):
+        try:
+            yield
+        except expected:
+            raise
+        except Exception as error:
+            error.add_note(reproducer.keep("".join(traceback.format_exception(error))))
+            raise
+
+
+@contextlib.contextmanager
+def _announcing(reproducer: Reproducer) -> Iterator[None]:
+    if _announcements is None:
+        yield
+        return
+    content = {"where": str(reproducer.where.resolve()), "phase": reproducer.phase, "input": reproducer.input}
+    (_announcements / "source").write_bytes(reproducer.source)
+    (_announcements / "phase.json").write_text(json.dumps(content | {"command": list(reproducer.command)}))
     try:
         yield
-    except expected:
-        raise
-    except Exception as error:
-        try:
-            folder = _keep(where, phase, source, command, error)
-        except OSError as second:
-            error.add_note(f"what repeats this could not be kept in {where}: {second.strerror}")
-        else:
-            error.add_note(f"{folder} holds what repeats this, without weights: sh {folder / SCRIPT}")
-        raise
-
-
-def _keep(where: Path, phase: str, source: bytes, command: Sequence[str], error: Exception) -> Path:
-    where.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".snapcc-reproducer-", dir=where))
-    try:
-        (folder / INPUT).write_bytes(source)
-        (folder / SCRIPT).write_text(f'#!/bin/sh\ncd "$(dirname "$0")" && exec {shlex.join(command)}\n')
-        found = {"snapcc": versions.own(), "python": sys.version} | versions.tools()
-        (folder / "versions.json").write_text(json.dumps(found, indent=2) + "\n")
-        (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
-        folder.chmod(0o755)
-        return folder.rename(_free(where / f"snapcc-reproducer-{phase}"))
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    finally:
+        (_announcements / "phase.json").unlink()
 
 
 def _free(path: Path) -> Path:

@@ -14,7 +14,7 @@ from snapcc import cli
 from snapcc.compiler.passes import pipelines
 from snapcc.compiler.passes.apply_policy import ApplyPolicy
 from snapcc.compiler.passes.manager import parse_pipeline, pipeline_text
-from snapcc.reproducer import on_failure
+from snapcc.reproducer import Reproducer, on_failure
 from snapcc.runtime import iree_compile
 from snapcc.sn40l_target import plan as planning
 from snapcc.sn40l_target.plan import Sn40lPlan
@@ -141,13 +141,13 @@ def test_a_refusal_keeps_nothing(here: Path, capsys: pytest.CaptureFixture[str])
 
 def test_where_nothing_can_be_kept_the_error_is_said_all_the_same(here: Path) -> None:
     (here / "file").write_text("")
-    with pytest.raises(KeyError) as caught, on_failure(here / "file", "kv", b"", ["true"]):
+    with pytest.raises(KeyError) as caught, on_failure(Reproducer(here / "file", "kv", b"", ["true"])):
         raise KeyError("first")
     assert caught.value.__notes__ == [f"what repeats this could not be kept in {here / 'file'}: File exists"]
 
 
 def test_an_interrupt_keeps_nothing(here: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), on_failure(here, "kv", b"", ["true"]):
+    with pytest.raises(KeyboardInterrupt), on_failure(Reproducer(here, "kv", b"", ["true"])):
         raise KeyboardInterrupt
     assert list(here.iterdir()) == []
 
