@@ -16,7 +16,7 @@ from .defaults import choose_extends, choose_policy, choose_prompts
 from .options import Options, Phase
 from .phase_file import PhaseFile
 from .progress import Progress
-from .reproducer import Reproducer, on_failure, optimizer
+from .reproducer import INPUT_PROGRAM, Reproducer, importing, on_failure, optimizer
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -236,7 +236,10 @@ class Lowering:
 
         wanted, extends = _lengths(decoder, choice)
         refused = None
-        with self._progress.step(f"importing {', '.join(wanted | extends)}"):
+        with (
+            self._progress.step(f"importing {', '.join(wanted | extends)}"),
+            on_failure(self._import_reproducer(decoder, choice), (FrontendError,)),
+        ):
             programs = [(name, decoder.specialise(*lengths)) for name, lengths in wanted.items()]
             try:
                 programs += [(name, decoder.specialise(*lengths)) for name, lengths in extends.items()]
@@ -250,6 +253,27 @@ class Lowering:
         if refused is not None:
             self._progress.note(f"extend goes through decode, token by token: {refused}")
         return module
+
+    def _import_reproducer(self, decoder: Decoder, choice: Choice) -> Reproducer:
+        from .contents import blank_program
+
+        by_role = [(str(i.role), i.name) for i in decoder.inputs]
+        policy = choice.policy
+        sizes = {
+            "target": "host",
+            "batch": choice.batch,
+            "sink": policy.sink,
+            "recent": policy.recent,
+            "topk": policy.topk,
+            "obs-window": policy.window,
+            "extend": _listed(choice.extends) or 0,
+        } | ({"prompt": _listed(choice.prompts)} if choice.prompts else {})
+        command = importing(
+            {role: name for role, name in by_role if role in ("tokens", "positions")},
+            [name for role, name in by_role if role == "causal_mask"],
+            sizes,
+        )
+        return Reproducer(self._options.reproducers, "torch", lambda: blank_program(decoder), command, INPUT_PROGRAM)
 
     def _drops(self, extends: Sequence[int]) -> bool:
         """Whether there is an extend that nobody asked for."""
@@ -374,3 +398,7 @@ def _functions(module: ir.Module) -> dict[str, FunctionSpec]:
         )
         for name, parts in signature(module.operation).items()
     }
+
+
+def _listed(lengths: Sequence[int]) -> str:
+    return ",".join(map(str, lengths))

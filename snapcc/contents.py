@@ -60,6 +60,14 @@ def store_program(decoder: Decoder, folder: Path) -> dict[str, str]:
     Returns:
         for each parameter, buffer and constant tensor of the program that it reads, the weight that it is.
     """
+    (folder / PROGRAM).write_bytes(blank_program(decoder))
+    weights = decoder.weights()
+    names = [*decoder.program.state_dict, *decoder.program.constants]
+    return {name: decoder.weight_name(name) for name in names if decoder.weight_name(name) in weights}
+
+
+def blank_program(decoder: Decoder) -> bytes:
+    """The decoder's exported program as ``torch.export.save`` writes it, its weights left out."""
     program = copy.copy(decoder.program)
     program._state_dict = {name: _blank(value) for name, value in decoder.program.state_dict.items()}
     program._constants = {name: _blank(value) for name, value in decoder.program.constants.items()}
@@ -68,10 +76,7 @@ def store_program(decoder: Decoder, folder: Path) -> dict[str, str]:
         # its own writing of a file says nothing of a full disk
         buffer = io.BytesIO()
         torch.export.save(program, buffer)
-    (folder / PROGRAM).write_bytes(buffer.getvalue())
-    weights = decoder.weights()
-    names = [*decoder.program.state_dict, *decoder.program.constants]
-    return {name: decoder.weight_name(name) for name in names if decoder.weight_name(name) in weights}
+    return buffer.getvalue()
 
 
 def restore_program(artifact: Artifact) -> ExportedProgram:

@@ -2,8 +2,9 @@
 
 A folder ``snapcc-reproducer-<phase>`` (with a number where there is one already)::
 
-    input.mlir      the IR that the phase began with: valid, with the source's locations, without weights
-    repeat.sh       the one command that repeats the failure: snapcc-opt or iree-compile
+    input.mlir      the IR that the phase began with: valid, with the source's locations, without weights; of the torch
+                    phase it is input.pt2, the exported program
+    repeat.sh       the one command that repeats the failure: snapcc-opt, iree-compile or snapcc
     versions.json   of snapcc and of what it uses
     error.txt       the error with its Python traceback
 
@@ -20,13 +21,14 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import versions
 
 INPUT = "input.mlir"
+INPUT_PROGRAM = "input.pt2"
 SCRIPT = "repeat.sh"
 
 _announcements: Path | None = None
@@ -39,14 +41,15 @@ class Reproducer:
     Attributes:
         where: the folder for the reproducer's.
         phase: what is done, for the folder's name.
-        source: what the phase begins with.
+        source: what the phase begins with; a function where it is dear to make, and then kept of errors alone, not
+            where a signal ends the process.
         command: what repeats it, run in the reproducer's folder.
         input: the name of the file for ``source``.
     """
 
     where: Path
     phase: str
-    source: bytes
+    source: bytes | Callable[[], bytes]
     command: Sequence[str]
     input: str = INPUT
 
@@ -54,15 +57,17 @@ class Reproducer:
         """Writes the folder; a note for the user that names it, or says why there is none."""
         try:
             folder = self._write(error)
-        except OSError as second:
-            return f"what repeats this could not be kept in {self.where}: {second.strerror}"
+        except Exception as second:
+            # not in the way of the error that it is kept for
+            reason = second.strerror if isinstance(second, OSError) else f"{type(second).__name__}: {second}"
+            return f"what repeats this could not be kept in {self.where}: {reason}"
         return f"{folder} holds what repeats this, without weights: sh {folder / SCRIPT}"
 
     def _write(self, error: str) -> Path:
         self.where.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".snapcc-reproducer-", dir=self.where))
         try:
-            (folder / self.input).write_bytes(self.source)
+            (folder / self.input).write_bytes(self.source if isinstance(self.source, bytes) else self.source())
             (folder / SCRIPT).write_text(f'#!/bin/sh\ncd "$(dirname "$0")" && exec {shlex.join(self.command)}\n')
             found = {"snapcc": versions.own(), "python": sys.version} | versions.tools()
             (folder / "versions.json").write_text(json.dumps(found, indent=2) + "\n")
@@ -87,6 +92,19 @@ def announced(folder: Path) -> Reproducer | None:
         return Reproducer(Path(content.pop("where")), source=(folder / "source").read_bytes(), **content)
     except FileNotFoundError:
         return None
+
+
+def importing(inputs: Mapping[str, str], causal_masks: Sequence[str], sizes: Mapping[str, object]) -> list[str]:
+    """The command that takes a reproducer's exported program to the torch phase.
+
+    Args:
+        inputs: the names of the tokens and the positions.
+        causal_masks: the names of mask inputs that are plainly causal.
+        sizes: further options by name.
+    """
+    command = [sys.executable, "-m", "snapcc.cli", "compile", INPUT_PROGRAM, "--compile-to=torch", "-o", "/dev/null"]
+    command += [f"--input={','.join(f'{role}={name}' for role, name in inputs.items())}"]
+    return [*command, *(f"--causal-mask={n}" for n in causal_masks), *(f"--{k}={v}" for k, v in sizes.items())]
 
 
 def optimizer(pipeline: str) -> list[str]:
@@ -115,7 +133,7 @@ def on_failure(reproducer: Reproducer, expected: tuple[type[Exception], ...] = (
 
 @contextlib.contextmanager
 def _announcing(reproducer: Reproducer) -> Iterator[None]:
-    if _announcements is None:
+    if _announcements is None or not isinstance(reproducer.source, bytes):
         yield
         return
     content = {"where": str(reproducer.where.resolve()), "phase": reproducer.phase, "input": reproducer.input}

@@ -14,6 +14,7 @@ from snapcc import cli
 from snapcc.compiler.passes import pipelines
 from snapcc.compiler.passes.apply_policy import ApplyPolicy
 from snapcc.compiler.passes.manager import parse_pipeline, pipeline_text
+from snapcc.frontend import importer
 from snapcc.reproducer import Reproducer, on_failure
 from snapcc.runtime import iree_compile
 from snapcc.sn40l_target import plan as planning
@@ -158,3 +159,32 @@ def test_a_pipeline_is_its_text() -> None:
     assert text.startswith("kv-apply-policy{sink=2 ")
     assert text.endswith(",func.func(canonicalize,cse),sn40l-plan")
     assert parse_pipeline(text, [ApplyPolicy, Sn40lPlan]) == steps
+
+
+def operations(path: Path) -> list[str]:
+    """The lines of a module without locations, and without the weights' names: where all are blank, equal ones share
+    one."""
+    lines = [re.sub(r" loc\(.*|parameter = .*?}", "", line) for line in path.read_text().splitlines()]
+    return [line for line in lines if not line.startswith("#loc")]
+
+
+def test_torch_mlirs_importer(
+    model: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def faulty(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such operator")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(importer.FxImporter, "import_program", faulty)
+        error, command = fail(capsys, model, "--batch=2")
+    assert error == "error: no such operator\n"
+    assert command == "sh snapcc-reproducer-torch/repeat.sh"
+    folder = here / "snapcc-reproducer-torch"
+    assert {path.name for path in folder.iterdir()} == {"input.pt2", "repeat.sh", "versions.json", "error.txt"}
+    assert_no_weights(folder)
+    # the fault is not in the command's own process, which imports the program as it was wanted
+    script = (folder / "repeat.sh").read_text()
+    (folder / "repeat.sh").write_text(script.replace("/dev/null", "out.mlir"))
+    assert subprocess.run(["sh", str(folder / "repeat.sh")], stderr=subprocess.DEVNULL).returncode == 0
+    assert cli.main([str(model), *SIZES.split(), "--batch=2", "--compile-to=torch", "-o", "own.mlir"]) == 0
+    assert operations(folder / "out.mlir") == operations(here / "own.mlir")
