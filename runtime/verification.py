@@ -4,8 +4,8 @@ In f32 a fixed tolerance holds. In bf16 and f16 no fixed one can: rounding adds 
 of a selection score nearly the same, rounding decides which one is kept. So the reference measures it. It runs in the
 program's type and again in f32 on the same weights, each with its own selection; the distance between the two is what
 rounding does to this model on these tokens. A compiled program rounds as often but elsewhere, so by the triangle
-inequality it may lie about twice that distance from PyTorch in the same type. ``ROUNDING`` is twice that again, since
-the distance is itself a sample.
+inequality it may lie about twice that distance from PyTorch in the same type: ``ROUNDING``. docs/precision.md shows how
+much of it is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOLERANCE = 1e-4
 """How far a logit may lie from the reference's in f32, for logits below 1; for larger ones, in units of the step's
 largest."""
 
-ROUNDING = 4.0
+ROUNDING = 2.0
 """In bf16 and f16: how many times the distance between the reference in that type and in f32 a logit may lie from the
 former, the largest distance of the row's steps; at least ``TOLERANCE``."""
 
