@@ -8,7 +8,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo bench test lint typecheck lit pytest docs clean
+.PHONY: setup demo bench zoo test lint typecheck lit pytest docs clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,10 @@ demo: setup
 bench: setup
 	$(BIN)/python demo/smollm2.py build/demo/smollm2
 	$(BIN)/python benchmarks/speed.py build/demo/smollm2
+
+# every causal language model of transformers, tiny: about an hour, goes on where it stopped
+zoo: setup
+	$(BIN)/python -m tests.zoo
 
 # pytest comes last, so that its closing line is the last that is printed
 test: lint typecheck lit pytest
