@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx import Interpreter, Node
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .exported import ExportedDecoder
 
@@ -363,7 +363,7 @@ class _Attribution:
                 (attention,) = weights
                 self._met[attention] = self._met[attention] | caches
                 self._results[attention].append(node)
-            elif weights or self._depends(node, caches):
+            elif (weights or self._depends(node, caches)) and not self._only_shifts(node):
                 why = "outside an attention" if not weights else "by several attentions at once"
                 raise AttributionError(f"{self._names(caches)} {why} at {_where(node)}, which cannot be masked")
         read = _union(self._met.values())
@@ -381,6 +381,31 @@ class _Attribution:
         now = self._again(self._between([node], caches, None), changed)[node]
         pairs = zip(tree_leaves(now), tree_leaves(self._values[node]), strict=True)
         return not all(torch.allclose(one, was, rtol=0, atol=0, equal_nan=True) for one, was in pairs)
+
+    def _only_shifts(self, node: Node) -> bool:
+        """Whether a value is taken from all logits of a query alike, as their maximum may be: no softmax shows it."""
+        reached, softmaxes = {node}, []
+        for later in self._nodes:
+            if reached.isdisjoint(later.all_input_nodes):
+                continue
+            if later.op == "output":
+                return False
+            if later.target in SOFTMAX and self._is_over_keys(later):
+                softmaxes.append(later)
+            else:
+                reached.add(later)
+        generator = torch.Generator().manual_seed(next(self._seeds))
+
+        def shifted(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+                return leaf
+            return leaf + torch.rand(leaf.shape, generator=generator).to(leaf.dtype)
+
+        steps = [n for n in self._nodes if n is not node and (n in reached or n in softmaxes)]
+        now = self._again(steps, {node: tree_map(shifted, self._values[node])})
+        return all(
+            torch.allclose(now[n], self._values[n], rtol=0, atol=16 * torch.finfo(now[n].dtype).eps) for n in softmaxes
+        )
 
     def _reduced_extent(self, node: Node) -> int:
         bound = bind(node.target, node.args, node.kwargs)

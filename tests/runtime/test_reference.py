@@ -325,11 +325,19 @@ def in_place(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
     return torch.einsum("bthq,bthd->bqhd", logits.softmax(1), torch.cat((v, v), 2))
 
 
+def without_maximum(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
+    k, v = (x.repeat_interleave(2, 2) for x in (k, v))
+    logits = torch.einsum("bqhd,bthd->bhqt", q, k).masked_fill(late(q.shape[1], past), float("-inf"))
+    weights = (logits - logits.max(-1, keepdim=True).values).softmax(-1)
+    return torch.einsum("bhqt,bthd->bqhd", weights, v)
+
+
 TOYS = {
     "folded-queries-inside": (1, folded_queries_inside, (0, 0, 0, 0)),
     "folded-queries-outside": (1, folded_queries_outside, (0, 0, 0, 0)),
     "grouped-fused": (2, grouped_fused, (0, 0, 1, 1)),
     "in-place": (2, in_place, (0, 1, 0, 1)),
+    "without-maximum": (2, without_maximum, (0, 0, 1, 1)),
 }
 
 
@@ -423,6 +431,13 @@ def no_mask(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
     return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2)
 
 
+def scaled_by_maximum(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
+    k, v = (x.repeat_interleave(2, 2) for x in (k, v))
+    logits = torch.einsum("bqhd,bthd->bhqt", q, k)
+    logits = (logits / logits.amax(-1, keepdim=True)).masked_fill(late(q.shape[1], past), float("-inf"))
+    return torch.einsum("bhqt,bthd->bqhd", logits.softmax(-1), v)
+
+
 def without_gradients(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
     with torch.no_grad():
         return grouped_fused(q, k, v, past)
@@ -434,6 +449,7 @@ def without_gradients(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
         (without_gradients, "in a graph of its own"),
         (whole_heads_mixed, "does not divide the query heads evenly"),
         (no_mask, "is not causal"),
+        (scaled_by_maximum, r"read outside an attention at 'amax'"),
     ],
 )
 def test_what_cannot_be_attributed_is_refused(attend: Any, message: str) -> None:

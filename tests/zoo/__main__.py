@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import multiprocessing
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 from .coverage import OUTCOMES, Result, page, summary
+from .measure import measure
 from .models import ENTRIES, group_of
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,9 @@ def main() -> int:
     every = [name for group in ENTRIES.values() for name in group]
     parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="measure these, also where measured")
-    parser.add_argument("--groups", nargs="+", choices=list(ENTRIES), default=list(ENTRIES), help="of these groups (all)")
+    parser.add_argument(
+        "--groups", nargs="+", choices=list(ENTRIES), default=list(ENTRIES), help="of these groups (all)"
+    )
     parser.add_argument("--again", nargs="+", choices=OUTCOMES, default=[], help="also those with these results")
     parser.add_argument("--limit", type=int, default=600, help="seconds for an entry (600)")
     options = parser.parse_args()
@@ -43,7 +46,7 @@ def main() -> int:
     for index, name in enumerate(wanted, 1):
         print(f"[{index}/{len(wanted)}] {name} ...", end="", flush=True)
         start = time.monotonic()
-        result = measure(name, options.limit)
+        result = measured(name, options.limit)
         print(f" {result.outcome}, {time.monotonic() - start:.0f} s {result.message}", flush=True)
     results = [result for name in every if (result := read(name)) is not None]
     PAGE.write_text(page(results))
@@ -51,22 +54,33 @@ def main() -> int:
     return 0
 
 
-def measure(name: str, limit: int) -> Result:
+def measured(name: str, limit: int) -> Result:
     """Measures an entry in a process of its own; one that does not end well or in time is a fault."""
-    part = _file(name).with_suffix(".part")
-    command = [sys.executable, "-m", f"{__package__}.measure", name, str(part)]
-    lost = ""
-    try:
-        done = subprocess.run(command, cwd=ROOT, timeout=limit, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            lost = f"the process ended with status {done.returncode}: {(done.stderr.splitlines() or [''])[-1]}"
-    except subprocess.TimeoutExpired:
+    # a copy of this process, so that PyTorch is imported once for all
+    process = multiprocessing.get_context("fork").Process(target=_measure, args=(name,))
+    process.start()
+    process.join(limit)
+    lost = "" if process.exitcode == 0 else f"the process ended with status {process.exitcode}"
+    if process.is_alive():
         lost = f"not done after {limit} s"
+        process.kill()
+        process.join()
     if lost:
-        result = Result(name, group_of(name), "?", "fault", message=lost)
-        part.write_text(json.dumps(asdict(result), indent=1) + "\n")
-    part.replace(_file(name))
-    return Result(**json.loads(_file(name).read_text()))
+        _write(Result(name, group_of(name), "?", "fault", message=lost))
+    result = read(name)
+    assert result is not None
+    return result
+
+
+def _measure(name: str) -> None:
+    _write(measure(name))
+
+
+def _write(result: Result) -> None:
+    """Writes an entry's result, whole or not at all."""
+    part = _file(result.name).with_suffix(".part")
+    part.write_text(json.dumps(asdict(result), indent=1) + "\n")
+    part.replace(_file(result.name))
 
 
 def read(name: str) -> Result | None:

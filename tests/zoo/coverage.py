@@ -39,8 +39,8 @@ HEAD = """\
 # Coverage
 
 What becomes of transformers' causal language models, each tiny and random, from its own configuration and code
-(`tests/zoo/models.py`), exported by the frontend and compiled with `--kv snapstream`: 16 slots (2 sinks, a ring of 10, 4
-selected), batch 2, prompts of 48 and 5 tokens, 32 new tokens each, which go around the ring.
+(`tests/zoo/models.py`), exported by the frontend and compiled with `--kv snapstream`: 16 slots (2 sinks, a ring of 10,
+4 selected), batch 2, prompts of 48 and 5 tokens, 32 new tokens each, which go around the ring.
 
 - `agrees`: in f32 every logit lies within 1e-3 of PyTorch's with everything masked that the policy drops, in units of
   the step's largest where that is above 1, and every token is PyTorch's own choice. The prompts' logits are those of

@@ -1,19 +1,16 @@
-"""One entry of the zoo, compiled, run and compared: ``python -m tests.zoo.measure NAME FILE`` writes the result there."""
+"""One entry of the zoo, compiled, run and compared."""
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import tempfile
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
 import snapcc
 from snapcc.arguments import UsageError
@@ -37,8 +34,12 @@ PROMPTS, NEW_TOKENS = (48, 5), 32
 TOLERANCE = 1e-3
 """How far a logit may lie from the oracle's, in units of the step's largest where that is above 1."""
 
+
 def measure(name: str) -> Result:
     """Exports, compiles and runs an entry, and compares it with the oracle and the model."""
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
     model = build(name)
     about: dict[str, Any] = {"name": name, "group": group_of(name), "kind": kind_of(model)}
     try:
@@ -50,12 +51,12 @@ def measure(name: str) -> Result:
         return Result(**about, outcome="fault", message=_told(error))
 
 
-def compared(model: Any) -> dict[str, Any]:
+def compared(model: PreTrainedModel) -> dict[str, Any]:
     """The outcome of a model that compiles, with the largest difference and what is wrong."""
     with tempfile.TemporaryDirectory() as folder:
         options = {"target": "host", "batch": len(PROMPTS), "prompts": PROMPTS[:1]}
         made = snapcc.compile(model, Path(folder) / "model.snapcc", extends=(), **options, **POLICY)
-        program, reference = snapcc.load(made), oracle(load_artifact(made))
+        reference, program = oracle(load_artifact(made)), snapcc.load(made)
         generator = np.random.default_rng(0)
         vocabulary = program.spec.vocabulary
         prompts = [[int(token) for token in generator.integers(0, vocabulary, length)] for length in PROMPTS]
@@ -76,14 +77,14 @@ def compared(model: Any) -> dict[str, Any]:
     return {"outcome": "fault" if wrong else "agrees", "difference": difference, "message": "; ".join(wrong)}
 
 
-def off_model(model: Any, row: Row) -> float:
+def off_model(model: PreTrainedModel, row: Row) -> float:
     """The largest distance of a prompt's logits from the model's own, in units of the largest where that is above 1."""
     with torch.no_grad():
         right = model(input_ids=torch.tensor([row.prompt]), use_cache=False).logits[0, -1].numpy()
     return float(np.abs(row.logits[0] - right).max() / max(1.0, float(np.abs(right).max())))
 
 
-def kind_of(model: Any) -> str:
+def kind_of(model: PreTrainedModel) -> str:
     """How heads share keys and values, read off the cache, and the kinds of layers where there are several."""
     config = model.config
     layers = list(dict.fromkeys(getattr(config, "layer_types", None) or ()))
@@ -91,7 +92,7 @@ def kind_of(model: Any) -> str:
     return " ".join([_sharing(model), *(["(" + ", ".join(names) + ")"] if names else [])])
 
 
-def _sharing(model: Any) -> str:
+def _sharing(model: PreTrainedModel) -> str:
     config = model.config
     if getattr(config, "kv_lora_rank", None):
         return "MLA"
@@ -115,16 +116,5 @@ def _sharing(model: Any) -> str:
 def _told(error: Exception) -> str:
     """An error's first line, with a place in transformers' own code by its path there."""
     line = describe(error)[0]
-    return line[line.find("transformers/models/") :] if "transformers/models/" in line.partition(" error: ")[0] else line
-
-
-def main(name: str, file: str) -> None:
-    """Measures one entry and writes its result."""
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
-    Path(file).write_text(json.dumps(asdict(measure(name)), indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    place, separator, message = line.partition(" error: ")
+    return place[max(place.find("transformers/models/"), 0) :] + separator + message

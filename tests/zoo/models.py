@@ -1,7 +1,7 @@
 """Tiny seeded models of transformers' own architectures, from their own configurations and code.
 
-One rule shrinks every configuration: sizes by the name of the field, and one layer of each kind. ``ENTRIES`` lists what is
-built, by group; ``base+variant`` is the same code with another configuration, which ``OWN`` holds.
+One rule shrinks every configuration: sizes by the name of the field, and one layer of each kind. ``ENTRIES`` lists
+what is built, by group; ``base+variant`` is the same code with another configuration, which ``OWN`` holds.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ENTRIES: dict[str, tuple[str, ...]] = {
         *("minimax_m3_vl_text+sparse", "axk2", "deepseek_v32", "deepseek_v4", "dots3_note_text", "minimax_m3_vl_text"),
     ),
     "hybrid": (
-        *("bailing_hybrid", "bamba", "granitemoehybrid", "inkling2_loop_text", "inkling2_text", "inkling_text", "jamba"),
-        *("kimi_linear", "lara_mini", "lfm2_moe", "lfm3", "minimax", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text"),
-        *("qwen3_5_text", "qwen4_exp_text", "recurrent_gemma", "zamba", "zaya"),
+        *("bailing_hybrid", "bamba", "granitemoehybrid", "inkling2_loop_text", "inkling2_text", "inkling_text"),
+        *("jamba", "kimi_linear", "lara_mini", "lfm2_moe", "lfm3", "minimax", "nemotron_h", "olmo_hybrid"),
+        *("qwen3_5_moe_text", "qwen3_5_text", "qwen4_exp_text", "recurrent_gemma", "zamba", "zaya"),
     ),
 }
 """Names by group: attention with keys and values, the same under a configuration class of another name, attention over
@@ -53,12 +53,13 @@ ALWAYS: dict[int | float, str] = {
     64: "hidden_size d_model n_embd word_embed_proj_dim lru_width embedding_size",
     128: "intermediate_size ffn_dim n_inner dff dim_ff intermediate_size_mlp dense_intermediate_size",
     2: "num_hidden_layers n_layer n_layers num_layers num_key_value_heads swa_num_key_value_heads linear_num_key_heads",
-    HEADS: "num_attention_heads n_head n_heads num_heads attention_heads swa_num_attention_heads linear_num_value_heads "
-    "linear_num_heads",
+    HEADS: "num_attention_heads n_head n_heads num_heads attention_heads swa_num_attention_heads "
+    "linear_num_value_heads linear_num_heads",
     WIDTH: "head_dim dim_head kv_channels swa_head_dim v_head_dim qk_nope_head_dim index_head_dim index_n_heads "
     "mamba_d_state mamba_chunk_size chunk_size ssm_state_size state_size mamba_d_head mamba_head_dim "
     "linear_key_head_dim linear_value_head_dim linear_head_dim block_size",
-    8: "qk_rope_head_dim rotary_dim index_topk mamba_n_heads mamba_num_heads n_mamba_heads mamba_dt_rank time_step_rank",
+    8: "qk_rope_head_dim rotary_dim index_topk mamba_n_heads mamba_num_heads n_mamba_heads mamba_dt_rank "
+    "time_step_rank",
     512: "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions max_source_positions",
     1: "mamba_n_groups n_groups mamba_ngroups",
     0.125: "initializer_range init_std",
@@ -198,7 +199,8 @@ OWN: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {
         "layer_types": [SLIDING, FULL],
         "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]} for kind in (SLIDING, FULL)
+            kind: {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
+            for kind in (SLIDING, FULL)
         },
     },
     "cpmant": {"prompt_length": 4, "prompt_types": 4, "segment_types": 4},
