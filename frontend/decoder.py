@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from .complex_pairs import pair
 from .errors import FrontendError
 from .flat import FlatProgram, flatten
 from .guards import check_guards
@@ -102,7 +103,7 @@ class Decoder:
     @cached_property
     def _weights(self) -> dict[str, torch.Tensor]:
         state = {**self.program.state_dict, **self.program.constants}
-        return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        return {name: pair(value) for name, value in state.items() if isinstance(value, torch.Tensor)}
 
     @cached_property
     def _aliases(self) -> dict[str, str]:

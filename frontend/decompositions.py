@@ -15,6 +15,9 @@ _aten: Any = torch.ops.aten
 LONGEST_RANKED = 1024
 """The most entries of which a topk is found by comparing all pairs."""
 
+MOST_SCATTERED = 64
+"""The most places that a scatter writes to, one after the other."""
+
 _HALF = (torch.bfloat16, torch.float16)
 
 
@@ -159,13 +162,35 @@ def scatter_value(value: Tensor, dim: int, index: Tensor, number: float) -> Tens
     return torch.where(hit, torch.full((), number, dtype=value.dtype), row).movedim(-1, dim)
 
 
+def scatter_src(value: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """``aten.scatter.src``, one place after the other: a router's scores of its chosen experts among all.
+
+    value [.., E, ..], index and source [.., k, ..] -> value's shape; of two in one place the later stays.
+
+    Raises:
+        FrontendError: ``index`` leaves out rows, or there are more than ``MOST_SCATTERED`` places.
+    """
+    row, places, written = (tensor.movedim(dim, -1) for tensor in (value, index, source))
+    count = places.shape[-1]
+    if places.shape[:-1] != row.shape[:-1] or written.shape != places.shape or count > MOST_SCATTERED:
+        raise FrontendError(
+            f"scatter of {list(source.shape)} by an index of {list(index.shape)} into {list(value.shape)} is not "
+            f"supported: at most {MOST_SCATTERED} places in every row are, as the experts of a router"
+        )
+    every = torch.arange(row.shape[-1])
+    for place in range(count):
+        row = torch.where(places[..., place, None] == every, written[..., place, None], row)
+    return row.movedim(-1, dim)
+
+
 def core_aten() -> dict[Any, Callable[..., Any]]:
-    """torch.export's table of decompositions to core ATen, by op, and two of our own on top."""
+    """torch.export's table of decompositions to core ATen, by op, and some of our own on top."""
     table: Any = torch.export.default_decompositions()  # a dict that fills itself when it is read
     return {
         **dict(table.items()),
         _aten.squeeze.dims: squeeze_dims,
         _aten.copy.default: copy,
         _aten.scatter.value: scatter_value,
+        _aten.scatter.src: scatter_src,
         _aten.split_with_sizes.default: split_with_sizes,
     }

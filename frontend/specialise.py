@@ -30,6 +30,7 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import DecompositionInterpreter
 
+from .complex_pairs import in_pairs, pair
 from .decompositions import OWN, core_aten
 from .errors import FrontendError
 from .flat import FlatProgram, source_of
@@ -71,7 +72,11 @@ class Specialiser:
         self._mode = FakeTensorMode()
         self._table = core_aten()
         self._pieces: dict[Any, _Piece] = {}
-        self._weights: dict[str, torch.Tensor] = {**program.state_dict, **program.constants}
+        self._state = {name: pair(value) for name, value in program.state_dict.items()}
+        self._constants = {
+            name: pair(value) if isinstance(value, torch.Tensor) else value for name, value in program.constants.items()
+        }
+        self._weights: dict[str, Any] = {**self._state, **self._constants}
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> ExportedProgram:
         """The program with inputs of the given shapes, by the name of their placeholder.
@@ -153,13 +158,13 @@ class Specialiser:
         return _mapped(piece.output, inner)
 
     def _piece(self, node: Node, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
-        key = (node.target, str(structure), tuple(_description(leaf) for leaf in leaves))
+        op: Any = in_pairs(node) or OWN.get(node.target, node.target)
+        key = (op, str(structure), tuple(_description(leaf) for leaf in leaves))
         if key not in self._pieces:
-            self._pieces[key] = self._decompose(node, leaves, structure)
+            self._pieces[key] = self._decompose(op, node, leaves, structure)
         return self._pieces[key]
 
-    def _decompose(self, node: Node, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
-        op: Any = OWN.get(node.target, node.target)
+    def _decompose(self, op: Any, node: Node, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
         call, piece = Graph(), Graph()
         filled: list[Any] = []
         operands: list[torch.Tensor] = []
@@ -209,10 +214,10 @@ class Specialiser:
             root=torch.nn.Module(),
             graph=graph,
             graph_signature=signature,
-            state_dict=self._program.state_dict,
+            state_dict=self._state,
             range_constraints={},
             module_call_graph=[root],
-            constants=self._program.constants,
+            constants=self._constants,
         )
 
 

@@ -295,7 +295,12 @@ class Axes:
             order[a], order[b] = b, a
             self.of[result] = tuple(dims[i] for i in order)
         elif kind == "repeat":
-            self.of[result] = self._repeat(op, dims, integers_operand(op, 1))
+            times = integers_operand(op, 1)
+            padded = [()] * (len(times) - rank) + list(dims)
+            # the axis in sight within the dimension: who reduces or cuts that does it to the axis too
+            self.of[result] = tuple(
+                (*self._fresh(n, Follows.COPY), *group) for group, n in zip(padded, times, strict=True)
+            )
         elif kind == "expand":
             padded = [()] * (len(shape) - rank) + list(dims)
             self.of[result] = tuple(
@@ -304,13 +309,6 @@ class Axes:
             )
         else:
             self.of[result] = self._regroup(op, [axis for group in dims for axis in group], shape)
-
-    def _repeat(self, op: ir.Operation, dims: Dims, times: list[int]) -> Dims:
-        padded = [()] * (len(times) - len(dims)) + list(dims)
-        for group, count in zip(padded, times, strict=True):
-            if count > 1:
-                self._cut(op, group, "repeats")
-        return tuple((*self._fresh(count, Follows.COPY), *group) for group, count in zip(padded, times, strict=True))
 
     def _regroup(self, op: ir.Operation, axes: list[Axis], shape: list[int]) -> Dims:
         """The dims of a reshape: axes stay in order, and a plain one is split where a boundary cuts it."""

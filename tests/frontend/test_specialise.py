@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from snapcc.frontend import FrontendError, from_program
-from snapcc.frontend.decompositions import linear, matmul, scaled_dot_product_attention, scatter_value, topk
+from snapcc.frontend.decompositions import linear, matmul, scaled_dot_product_attention, scatter_src, scatter_value, topk
 
 COMPOSITE = re.compile(r"aten\.(linear|einsum|matmul|silu|scaled_dot|softmax|dropout|reshape|chunk|split|_assert|sym_)")
 
@@ -53,7 +53,7 @@ def test_inputs_and_weights_are_the_programs_own() -> None:
     static = decoder.specialise(3, 1, 13)
     names = [s.arg.name for s in static.graph_signature.input_specs]
     assert names == [s.arg.name for s in program.graph_signature.input_specs]
-    assert static.state_dict is program.state_dict
+    assert all(static.state_dict[name] is weight for name, weight in program.state_dict.items())
     weights = decoder.weights()
     # Tied under one name, the non-persistent buffer and the constants there, the unused buffer not.
     assert sorted(weights) == sorted(
@@ -88,6 +88,40 @@ def test_equal_operands_in_one_place_and_not_in_another() -> None:
     torch.testing.assert_close(static.module()(*arguments), program.module()(*arguments), rtol=1e-6, atol=1e-6)
 
 
+class Complex(nn.Module):
+    """Rotations by complex numbers: a complex buffer, ``polar``, conjugates, quotients and views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, 16)
+        angles = torch.arange(200)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03])
+        self.register_buffer("rotations", torch.polar(torch.ones_like(angles), angles), persistent=False)
+
+    def forward(self, tokens: Tensor, where: Tensor, cache: Tensor) -> Any:
+        x = torch.view_as_complex(self.table(tokens).view(*tokens.shape, 2, 4, 2))
+        turned = x * self.rotations[where][:, :, None]
+        length = torch.complex(self.table(tokens)[..., :4], self.table(tokens)[..., 4:8]).unsqueeze(-2)
+        y = -(turned.transpose(1, 2) + length.transpose(-2, 1).conj()).permute(0, 2, 1, 3) / 2.0
+        y = torch.cat([y[:, :, :1], y[:, :, 1:] * y.real[:, :, 1:] - turned[:, :, 1:]], -2).reshape(*tokens.shape, 8)
+        x = torch.view_as_real(y).flatten(-2)
+        return x @ self.table.weight.T + y.select(-1, -1).imag.unsqueeze(-1), torch.cat([cache, x], 1)
+
+
+def test_complex_numbers_become_pairs() -> None:
+    def arguments(batch: int, query: int, past: int) -> tuple[Tensor, ...]:
+        places = torch.arange(past, past + query).expand(batch, query).contiguous()
+        return torch.arange(batch * query).view(batch, query), places, torch.randn(batch, past, 16)
+
+    rows = {0: BATCH, 1: QUERY}
+    program = export(Complex(), arguments(2, 3, 5), (rows, rows, {0: BATCH, 1: PAST}))
+    decoder = from_program(program)
+    for lengths in ((3, 1, 13), (1, 8, 0)):
+        static, given = decoder.specialise(*lengths), arguments(*lengths)
+        torch.testing.assert_close(static.module()(*given), program.module()(*given), rtol=1e-5, atol=1e-5)
+        assert not any(node.meta["val"].is_complex() for node in static.graph.nodes if "val" in node.meta)
+    assert decoder.weights()["rotations"].shape == (200, 4, 2)
+
+
 class Written(nn.Module):
     """A decoder around one given function of its hidden values."""
 
@@ -110,6 +144,10 @@ class Written(nn.Module):
         (
             lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
             r"attention with dropout 0\.5: export the model in eval mode",
+        ),
+        (
+            lambda x: torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (4, 2))).exp()).flatten(-2),
+            r"uses aten\.exp\.default on complex numbers \(.*test_specialise\.py:\d+\).* real and imaginary parts",
         ),
         (lambda x: x * x.sum().item(), r"reads a tensor's value into Python \(.*test_specialise\.py:\d+\)"),
     ],
@@ -239,3 +277,14 @@ def test_scatter_of_a_number_is_pytorchs(shape: tuple[int, ...], dim: int, k: in
     assert torch.equal(scatter_value(value, dim, index, 2.0), value.scatter(dim, index, 2.0))
     with pytest.raises(FrontendError, match=r"scatter of \[3\] places into \[2000\] is not supported"):
         scatter_value(torch.zeros(2000), 0, torch.zeros(3, dtype=torch.long), 1.0)
+
+
+@pytest.mark.parametrize(("shape", "dim", "k"), [((5, 8), 1, 3), ((2, 6, 3), 1, 2), ((4,), 0, 1)])
+def test_scatter_is_pytorchs(shape: tuple[int, ...], dim: int, k: int) -> None:
+    torch.manual_seed(0)
+    value = torch.full(shape, -torch.inf)
+    index = torch.randn(shape).argsort(dim).narrow(dim, 0, k)
+    source = torch.randn(index.shape)
+    assert torch.equal(scatter_src(value, dim, index, source), value.scatter(dim, index, source))
+    with pytest.raises(FrontendError, match=r"scatter of \[1, 3\] by an index of \[1, 3\] into \[2, 9\] is"):
+        scatter_src(torch.zeros(2, 9), 1, torch.zeros(1, 3, dtype=torch.long), torch.zeros(1, 3))

@@ -16,6 +16,32 @@ func.func @carried(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role =
 
 // -----
 
+// Tokens repeated along a dimension of their own, for experts, are still those tokens.
+
+// CHECK-LABEL: func.func @tokens_repeated(
+func.func @tokens_repeated(%tokens: !torch.vtensor<[1,5],si64> {kv.name = "t", kv.role = "tokens"}, %table: !torch.vtensor<[7,4],f32> {kv.name = "w", kv.role = "other"}, %pk: !torch.vtensor<[1,0,4],f32> {kv.name = "k", kv.role = "cache"}) -> (!torch.vtensor<[5,4],f32> {kv.name = "logits"}, !torch.vtensor<[1,5,4],f32> {kv.name = "k"}) {
+  %false = torch.constant.bool false
+  %none = torch.constant.none
+  %int0 = torch.constant.int 0
+  %int1 = torch.constant.int 1
+  %int3 = torch.constant.int 3
+  %int4 = torch.constant.int 4
+  %int5 = torch.constant.int 5
+  %flat = torch.prim.ListConstruct %int5, %int4 : (!torch.int, !torch.int) -> !torch.list<int>
+  %times = torch.prim.ListConstruct %int3, %int1 : (!torch.int, !torch.int) -> !torch.list<int>
+  %experts = torch.prim.ListConstruct %int3, %int5, %int4 : (!torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %over = torch.prim.ListConstruct %int0 : (!torch.int) -> !torch.list<int>
+  %x = torch.aten.embedding %table, %tokens, %int0, %false, %false : !torch.vtensor<[7,4],f32>, !torch.vtensor<[1,5],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[1,5,4],f32>
+  %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[1,0,4],f32>, !torch.vtensor<[1,5,4],f32>) -> !torch.vtensor<[1,5,4],f32>
+  %rows = torch.aten.view %x, %flat : !torch.vtensor<[1,5,4],f32>, !torch.list<int> -> !torch.vtensor<[5,4],f32>
+  %each = torch.aten.repeat %rows, %times : !torch.vtensor<[5,4],f32>, !torch.list<int> -> !torch.vtensor<[15,4],f32>
+  %apart = torch.aten.view %each, %experts : !torch.vtensor<[15,4],f32>, !torch.list<int> -> !torch.vtensor<[3,5,4],f32>
+  %sum = torch.aten.sum.dim_IntList %apart, %over, %false, %none : !torch.vtensor<[3,5,4],f32>, !torch.list<int>, !torch.bool, !torch.none -> !torch.vtensor<[5,4],f32>
+  return %sum, %k : !torch.vtensor<[5,4],f32>, !torch.vtensor<[1,5,4],f32>
+}
+
+// -----
+
 // REFUSED: mean.py:9:2: error: 'torch.aten.mean.dim' reduces the cache axis: fixed slots stand in any order and some are empty; leave the cache's sequence axis to a softmax and its product with the values
 func.func @mean(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %x: !torch.vtensor<[2,1,4],f32> {kv.name = "x", kv.role = "other"}, %pk: !torch.vtensor<[2,13,4],f32> {kv.name = "k", kv.role = "cache"}) -> (!torch.vtensor<[2,4],f32> {kv.name = "logits"}, !torch.vtensor<[2,14,4],f32> {kv.name = "k"}) {
   %int1 = torch.constant.int 1
@@ -72,4 +98,23 @@ func.func @prefill(%tokens: !torch.vtensor<[1,8],si64> {kv.name = "t", kv.role =
   %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[1,0,4],f32>, !torch.vtensor<[1,8,4],f32>) -> !torch.vtensor<[1,8,4],f32>
   %c = torch.aten.cumsum %x, %int1, %none : !torch.vtensor<[1,8,4],f32>, !torch.int, !torch.none -> !torch.vtensor<[1,8,4],f32>
   return %c, %k : !torch.vtensor<[1,8,4],f32>, !torch.vtensor<[1,8,4],f32>
+}
+
+// -----
+
+// REFUSED: error: 'torch.aten.sum.dim_IntList' reduces the tokens of the prompt
+func.func @repeated_and_reduced(%tokens: !torch.vtensor<[1,5],si64> {kv.name = "t", kv.role = "tokens"}, %table: !torch.vtensor<[7,4],f32> {kv.name = "w", kv.role = "other"}, %pk: !torch.vtensor<[1,0,4],f32> {kv.name = "k", kv.role = "cache"}) -> (!torch.vtensor<[1,1,4],f32> {kv.name = "logits"}, !torch.vtensor<[1,5,4],f32> {kv.name = "k"}) {
+  %false = torch.constant.bool false
+  %true = torch.constant.bool true
+  %none = torch.constant.none
+  %int0 = torch.constant.int 0
+  %int1 = torch.constant.int 1
+  %int3 = torch.constant.int 3
+  %times = torch.prim.ListConstruct %int1, %int3, %int1 : (!torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %over = torch.prim.ListConstruct %int1 : (!torch.int) -> !torch.list<int>
+  %x = torch.aten.embedding %table, %tokens, %int0, %false, %false : !torch.vtensor<[7,4],f32>, !torch.vtensor<[1,5],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[1,5,4],f32>
+  %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[1,0,4],f32>, !torch.vtensor<[1,5,4],f32>) -> !torch.vtensor<[1,5,4],f32>
+  %each = torch.aten.repeat %x, %times : !torch.vtensor<[1,5,4],f32>, !torch.list<int> -> !torch.vtensor<[1,15,4],f32>
+  %sum = torch.aten.sum.dim_IntList %each, %over, %true, %none : !torch.vtensor<[1,15,4],f32>, !torch.list<int>, !torch.bool, !torch.none -> !torch.vtensor<[1,1,4],f32>
+  return %sum, %k : !torch.vtensor<[1,1,4],f32>, !torch.vtensor<[1,5,4],f32>
 }
