@@ -1,7 +1,7 @@
 """Complex numbers as pairs: a complex value [..] becomes its real and imaginary parts [.., 2], op by op.
 
-Rotary embeddings are written so: ``torch.polar``, ``view_as_complex``, a product, ``view_as_real``. Neither torch-mlir's
-linalg lowering nor the axis walk needs to know complex types then.
+Rotary embeddings are written so: ``torch.polar``, ``view_as_complex``, a product, ``view_as_real``. Neither lowering
+nor axis walk need to know complex types then.
 """
 
 from __future__ import annotations

@@ -158,7 +158,8 @@ class Specialiser:
         return _mapped(piece.output, inner)
 
     def _piece(self, node: Node, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
-        op: Any = in_pairs(node) or OWN.get(node.target, node.target)
+        target: Any = node.target
+        op = in_pairs(node) or OWN.get(target, target)
         key = (op, str(structure), tuple(_description(leaf) for leaf in leaves))
         if key not in self._pieces:
             self._pieces[key] = self._decompose(op, node, leaves, structure)

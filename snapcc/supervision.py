@@ -68,9 +68,7 @@ def _report(number: signal.Signals, folder: Path) -> None:
     begun = reproducer.announced(folder)
     phase = "" if begun is None else f" in the phase {begun.phase}"
     if number is signal.SIGKILL:
-        said = (
-            f"the compiler was killed{phase} (SIGKILL): often no memory is left; free some, or compile for less"
-        )
+        said = f"the compiler was killed{phase} (SIGKILL): often no memory is left; free some, or compile for less"
     else:
         said = f"the compiler crashed{phase} ({number.name}): a fault of snapcc, or of the native code that it uses"
     # the child was about to end a line of progress

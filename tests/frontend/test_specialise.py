@@ -15,7 +15,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from snapcc.frontend import FrontendError, from_program
-from snapcc.frontend.decompositions import linear, matmul, scaled_dot_product_attention, scatter_src, scatter_value, topk
+from snapcc.frontend.decompositions import (
+    linear,
+    matmul,
+    scaled_dot_product_attention,
+    scatter_src,
+    scatter_value,
+    topk,
+)
 
 COMPOSITE = re.compile(r"aten\.(linear|einsum|matmul|silu|scaled_dot|softmax|dropout|reshape|chunk|split|_assert|sym_)")
 
