@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 from torch_mlir import ir
 
 from ..dialect.kv import AttentionOp, Reach, integer, number
 from ..dialect.types import element_of, shape_of
+from .linalg_text import Tensor, Text
+from .stored import Label, argument, joined, stored
 from .template import call_template, operations, replace
 
 
@@ -31,7 +31,9 @@ class LowerAttention:
     square, and the program does not grow. Where ``block`` does not divide the tokens, the last block starts early and
     gives some of them again.
 
-    A ``linalg.transpose`` that brought k or v from a cache's own layout is read through: nothing is transposed.
+    A ``linalg.transpose`` that brought k or v from a cache's own layout is read through: nothing is transposed. So is
+    a ``tensor.concat`` of the keys' features: each part is multiplied with its part of the queries, one after the
+    other onto the same products, and nothing is joined.
 
     The shapes serve IREE on a CPU, with its data tiling or without. It re-lays-out the operands of a product of one
     row axis and one key axis, which copies a cache in every decode step and does not compile where the number of keys
@@ -77,30 +79,22 @@ class LowerAttention:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tensor:
-    """A value of the text: its name, a letter for each of its axes, its element type."""
-
-    name: str
-    axes: str
-    element: str
-
-
-@dataclasses.dataclass(frozen=True)
 class _Task:
     """What one op asks for.
 
     Axes are letters: b row, h KV head, g query head of the group, n query token, u key, d and e the features of keys
     and of values. ``q`` has them as b h g n d, ``visible`` as b u or b n u, ``bias`` as b h g u (or b h u where it is
-    the same for a group), ``sinks`` as h g, keys and values as they are stored.
+    the same for a group), ``sinks`` as h g, values and each part of the keys as they are stored. ``parts`` are the
+    keys' operands by the letter of their features: d alone, or one for each part of d.
     """
 
     operands: dict[str, ir.Value]
-    q: _Tensor
-    k_labels: list[_Label]
-    v_labels: list[_Label]
-    visible: _Tensor | None
-    bias: _Tensor | None
-    sinks: _Tensor | None
+    q: Tensor
+    parts: dict[str, str]
+    labels: dict[str, list[Label]]
+    visible: Tensor | None
+    bias: Tensor | None
+    sinks: Tensor | None
     extents: dict[str, int]
     causal: bool
     reach: Reach
@@ -116,17 +110,25 @@ class _Task:
         more = {name: value for name in ("visible", "bias", "sinks") if (value := getattr(view, name)) is not None}
         b, h, g, n, d = shape_of(q.type)
         extents = {"b": b, "h": h, "g": g, "n": n, "u": shape_of(k.type)[2], "d": d, "e": shape_of(v.type)[3]}
-        (k, k_labels), (v, v_labels) = _stored(k, "bhud"), _stored(v, "bhue")
+        keys = joined(k)
+        letters = _PARTS[: len(keys)] if 1 < len(keys) <= len(_PARTS) else "d"
+        parts = {letter: f"k_{letter}" if len(letters) > 1 else "k" for letter in letters}
+        if len(letters) > 1:
+            extents |= {letter: shape_of(part.type)[3] for letter, part in zip(letters, keys, strict=True)}
+        else:
+            keys = [k]
+        found = {"v": stored(v, "bhue")}
+        found |= {parts[a]: stored(part, f"bhu{a}") for a, part in zip(letters, keys, strict=True)}
         per_query = "visible" in more and len(shape_of(more["visible"].type)) == 3
         shared = "bias" in more and shape_of(more["bias"].type)[2] == 1
         return _Task(
-            operands={"q": q, "k": k, "v": v, **more},
-            q=_Tensor("%q", "bhgnd", element_of(q.type)),
-            k_labels=k_labels,
-            v_labels=v_labels,
-            visible=_Tensor("%visible", "bnu" if per_query else "bu", "i1") if "visible" in more else None,
-            bias=_Tensor("%bias", "bhzu" if shared else "bhgu", "f32") if "bias" in more else None,
-            sinks=_Tensor("%sinks", "hg", "f32") if "sinks" in more else None,
+            operands={"q": q, **{name: value for name, (value, _) in found.items()}, **more},
+            q=Tensor("%q", "bhgnd", element_of(q.type)),
+            parts=parts,
+            labels={name: labels for name, (_, labels) in found.items()},
+            visible=Tensor("%visible", "bnu" if per_query else "bu", "i1") if "visible" in more else None,
+            bias=Tensor("%bias", "bhzu" if shared else "bhgu", "f32") if "bias" in more else None,
+            sinks=Tensor("%sinks", "hg", "f32") if "sinks" in more else None,
             extents=extents | {"z": 1},
             # one token has one key, and sees it
             causal=integer(op, "causal") != 0 and n > 1,
@@ -136,194 +138,29 @@ class _Task:
             result=op.results[0].type,
         )
 
-    def function(self, body: _Text, result: _Tensor) -> str:
+    def function(self, body: Text, result: Tensor) -> str:
         arguments = ", ".join(f"%{name}: {value.type}" for name, value in self.operands.items())
         lines = "\n".join([*body.lines, f"return {result.name} : {self.result}"])
         return f"func.func @attention({arguments}) -> {self.result} {{\n{lines}\n}}"
 
 
-_Label = tuple[str, tuple[int, ...]] | None
-"""What an axis of a stored tensor is: a letter and its place in it, or None where the extent is 1."""
-
-
-def _stored(value: ir.Value, axes: str) -> tuple[ir.Value, list[_Label]]:
-    """The value that another is a transposition of, and what its axes are; the value itself where it is none.
-
-    Looks through ``linalg.transpose`` and the reshapes behind one, as long as a letter's axes lie together in order.
-    """
-    labels: list[_Label] = [(axis, ()) for axis in axes]
-    found = value, labels
-    while not isinstance(value.owner, ir.Block):
-        op = value.owner
-        if op.name == "linalg.transpose":
-            order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
-            labels = [labels[order.index(i)] for i in range(len(labels))]
-        elif op.name == "tensor.collapse_shape":
-            labels = _before_collapse(labels, _reassociation(op), shape_of(op.operands[0].type))
-        elif op.name == "tensor.expand_shape":
-            groups, shape = _reassociation(op), shape_of(value.type)
-            wide = [[i for i in group if shape[i] != 1] for group in groups]
-            if max(map(len, wide)) > 1:
-                break
-            labels = [labels[(w or group)[0]] for w, group in zip(wide, groups, strict=True)]
-        else:
-            break
-        value = op.operands[0]
-        if op.name == "linalg.transpose" and _together(labels, axes):
-            found = value, labels
-    return found
-
-
-def _reassociation(op: ir.Operation) -> list[list[int]]:
-    groups = ir.ArrayAttr(op.attributes["reassociation"])
-    return [[ir.IntegerAttr(i).value for i in ir.ArrayAttr(group)] for group in groups]
-
-
-def _before_collapse(labels: list[_Label], groups: list[list[int]], shape: list[int]) -> list[_Label]:
-    before: list[_Label] = [None] * len(shape)
-    for label, group in zip(labels, groups, strict=True):
-        parts = [i for i in group if shape[i] != 1] or group[:1]
-        for place, i in enumerate(parts):
-            before[i] = label and (label[0], (*label[1], place))
-    return before
-
-
-def _together(labels: list[_Label], axes: str) -> bool:
-    """Whether the axes of each letter follow one another in order, and none but b and h is left out."""
-    letters = [label[0] for label in labels if label]
-    runs = "".join(letter for letter, _ in itertools.groupby(letters))
-    in_order = all(
-        [label for label in labels if label and label[0] == letter]
-        == sorted(label for label in labels if label and label[0] == letter)
-        for letter in runs
-    )
-    return in_order and len(set(runs)) == len(runs) and set(axes[2:]) <= set(runs)
-
-
-class _Text:
-    """Lines of MLIR. ``extents`` has each axis's extent: a number, or the name of an index value."""
-
-    def __init__(self, extents: dict[str, int | str]) -> None:
-        self.extents = extents
-        self.lines: list[str] = []
-
-    def add(self, line: str) -> None:
-        self.lines.append(line)
-
-    def type(self, axes: str, element: str) -> str:
-        extents = [self.extents[axis] for axis in axes]
-        return f"tensor<{''.join(f'{e}x' if isinstance(e, int) else '?x' for e in extents)}{element}>"
-
-    def type_of(self, tensor: _Tensor) -> str:
-        return self.type(tensor.axes, tensor.element)
-
-    def sizes(self, axes: str) -> str:
-        return ", ".join(str(self.extents[axis]) for axis in axes)
-
-    def empty(self, name: str, axes: str, element: str = "f32") -> _Tensor:
-        dynamic = ", ".join(str(self.extents[axis]) for axis in axes if isinstance(self.extents[axis], str))
-        self.add(f"%{name} = tensor.empty({dynamic}) : {self.type(axes, element)}")
-        return _Tensor(f"%{name}", axes, element)
-
-    def filled(self, name: str, axes: str, value: str) -> _Tensor:
-        """An f32 tensor that holds ``value`` throughout."""
-        empty, type_ = self.empty(f"{name}_empty", axes), self.type(axes, "f32")
-        self.add(f"%{name} = linalg.fill ins({value} : f32) outs({empty.name} : {type_}) -> {type_}")
-        return _Tensor(f"%{name}", axes, "f32")
-
-    def split(self, name: str, tensor: _Tensor, axis: str, parts: str) -> _Tensor:
-        """One axis as several."""
-        result = _Tensor(f"%{name}", tensor.axes.replace(axis, parts), tensor.element)
-        groups = _groups(tensor.axes, axis, parts)
-        shape, types = self.sizes(result.axes), f"{self.type_of(tensor)} into {self.type_of(result)}"
-        self.add(f"%{name} = tensor.expand_shape {tensor.name} {groups} output_shape [{shape}] : {types}")
-        return result
-
-    def join(self, name: str, tensor: _Tensor, parts: str, axis: str) -> _Tensor:
-        """Several axes, one after the other, as one."""
-        result = _Tensor(f"%{name}", tensor.axes.replace(parts, axis), tensor.element)
-        groups, types = _groups(result.axes, axis, parts), f"{self.type_of(tensor)} into {self.type_of(result)}"
-        self.add(f"%{name} = tensor.collapse_shape {tensor.name} {groups} : {types}")
-        return result
-
-    def slice(self, name: str, tensor: _Tensor, axis: str, part: str, offset: str) -> _Tensor:
-        """The extent of ``part`` along ``axis``, from ``offset`` on."""
-        result = _Tensor(f"%{name}", tensor.axes.replace(axis, part), tensor.element)
-        place = self.place(result, part, offset)
-        types = f"{self.type_of(tensor)} to {self.type_of(result)}"
-        self.add(f"%{name} = tensor.extract_slice {tensor.name}{place} : {types}")
-        return result
-
-    def place(self, part: _Tensor, axis: str, offset: str) -> str:
-        """Offsets, sizes and strides of a part that starts at ``offset`` along ``axis``."""
-        offsets = ", ".join(offset if a == axis else "0" for a in part.axes)
-        return f"[{offsets}] [{self.sizes(part.axes)}] [{', '.join('1' for _ in part.axes)}]"
-
-    def generic(
-        self,
-        name: str,
-        loops: str,
-        inputs: Sequence[tuple[str, _Tensor]],
-        init: _Tensor,
-        body: Sequence[str],
-        result: str,
-    ) -> _Tensor:
-        """A ``linalg.generic``: the loops that are no axis of ``init`` are reduced.
-
-        ``inputs`` go by the names of their elements in ``body``; ``init``'s element is ``%old``.
-        """
-        operands = [*(tensor for _, tensor in inputs), init]
-        maps = ", ".join(f"affine_map<({', '.join(loops)}) -> ({', '.join(t.axes)})>" for t in operands)
-        kinds = ", ".join('"parallel"' if axis in init.axes else '"reduction"' for axis in loops)
-        names, types = ", ".join(t.name for _, t in inputs), ", ".join(self.type_of(t) for _, t in inputs)
-        arguments = ", ".join(f"{element}: {tensor.element}" for element, tensor in [*inputs, ("%old", init)])
-        self.lines += [
-            f"%{name} = linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}}",
-            f"    ins({names} : {types}) outs({init.name} : {self.type_of(init)}) {{",
-            f"^bb0({arguments}):",
-            *body,
-            f"linalg.yield {result} : {init.element}",
-            f"}} -> {self.type_of(init)}",
-        ]
-        return _Tensor(f"%{name}", init.axes, init.element)
-
-
-def _groups(axes: str, axis: str, parts: str) -> str:
-    """The reassociation under which ``axis`` of ``axes`` is ``parts``, and every other axis itself."""
-    groups, at = [], 0
-    for a in axes:
-        count = len(parts) if a == axis else 1
-        groups.append(list(range(at, at + count)))
-        at += count
-    return str(groups)
-
-
 _LOWEST = "0xFF7FFFFF"
 _SMALLEST_NORMAL = "0x00800000"
+_PARTS = "fklopqvw"
+"""Letters for the parts of d."""
 
 
-def _keys(text: _Text, task: _Task) -> _Tensor:
-    return _argument(text, "%k", task.operands["k"].type, task.k_labels)
+def _keys(text: Text, task: _Task) -> dict[str, Tensor]:
+    """The parts of the keys, by the letter of their features."""
+    return {letter: _as_stored(text, task, name) for letter, name in task.parts.items()}
 
 
-def _values(text: _Text, task: _Task) -> _Tensor:
-    return _argument(text, "%v", task.operands["v"].type, task.v_labels)
+def _values(text: Text, task: _Task) -> Tensor:
+    return _as_stored(text, task, "v")
 
 
-def _argument(text: _Text, name: str, type_: ir.Type, labels: list[_Label]) -> _Tensor:
-    """An argument with one axis for each letter."""
-    axes = "".join(letter for letter, _ in itertools.groupby(label[0] for label in labels if label))
-    if len(axes) == len(labels):
-        return _Tensor(name, axes, element_of(type_))
-    tensor = _Tensor(f"{name}_axes", axes, element_of(type_))
-    groups: dict[str, list[int]] = {letter: [] for letter in axes}
-    letter = axes[0]
-    for i, label in enumerate(labels):
-        # an extent of 1 goes with the letter before it, or with the first
-        letter = label[0] if label else letter
-        groups[letter].append(i)
-    text.add(f"{tensor.name} = tensor.collapse_shape {name} {[*groups.values()]} : {type_} into {text.type_of(tensor)}")
-    return tensor
+def _as_stored(text: Text, task: _Task, name: str) -> Tensor:
+    return argument(text, f"%{name}", task.operands[name].type, task.labels[name])
 
 
 def _one_token(task: _Task) -> str:
@@ -335,13 +172,13 @@ def _one_token(task: _Task) -> str:
     keys = task.extents["u"]
     c = _keys_in_part(keys)
     i = max(lanes for lanes in (1, 2, 4) if c % lanes == 0 and (lanes == 1 or c >= 16 * lanes))
-    text = _Text({**task.extents, "s": keys // c, "c": c, "j": c // i, "i": i})
+    text = Text({**task.extents, "s": keys // c, "c": c, "j": c // i, "i": i})
     _constants(text, task)
     queries = text.join("queries", task.q, "gn", "g")
-    key_parts = text.split("key_parts", _keys(text, task), "u", "sc")
+    key_parts = {a: text.split(f"key_parts_{a}", part, "u", "sc") for a, part in _keys(text, task).items()}
     # g stands between s and c, so that these are not taken for one axis; without all three the product is not plain
     scaled = 1 in (task.extents["h"] * task.extents["g"], c, keys // c)
-    dots = _products(text, "dots", "bhsgcd", queries, key_parts, "bshgc", scaled)
+    dots = _products(text, "bhsgcd", queries, key_parts, "bshgc", scaled)
     seen = _Seen()
     if task.visible is not None:
         marked = task.visible
@@ -362,7 +199,7 @@ def _one_token(task: _Task) -> str:
 def _blocks(task: _Task, most: int) -> str:
     """At most ``most`` query tokens at a time, with the keys up to the block's end if the attention is causal."""
     tokens, size = task.extents["n"], min(most, task.extents["n"])
-    text = _Text({**task.extents, "m": size, "t": task.extents["u"]})
+    text = Text({**task.extents, "m": size, "t": task.extents["u"]})
     _constants(text, task)
     text.add("%start = arith.constant 0 : index")
     if size == tokens:
@@ -386,13 +223,13 @@ def _blocks(task: _Task, most: int) -> str:
         f"scf.yield %more : {type_}",
         "}",
     ]
-    return task.function(text, _Tensor("%all", "bhgne", task.q.element))
+    return task.function(text, Tensor("%all", "bhgne", task.q.element))
 
 
-def _block(text: _Text, task: _Task, size: int, first: str) -> _Tensor:
+def _block(text: Text, task: _Task, size: int, first: str) -> Tensor:
     """The ``size`` query tokens from ``first`` on over the first t keys: [b, h, g, m, e]."""
     queries = text.slice("queries", task.q, "n", "m", first)
-    keys = text.slice("keys", _keys(text, task), "u", "t", "0")
+    keys = {a: text.slice(f"keys_{a}", part, "u", "t", "0") for a, part in _keys(text, task).items()}
     values = text.slice("values", _values(text, task), "u", "t", "0")
     # x y are two row axes even where the group is one head: its tokens in two halves. The logits have them as y x:
     # were the order the same everywhere, they would be taken for one. Where one has extent 1 the products are not plain
@@ -401,9 +238,9 @@ def _block(text: _Text, task: _Task, size: int, first: str) -> _Tensor:
     if halves:
         rows = text.split("rows", text.join("all_rows", queries, "gm", "r"), "r", "xy")
     else:
-        rows = _Tensor(queries.name, "bhxyd", queries.element)
+        rows = Tensor(queries.name, "bhxyd", queries.element)
     one_axis = 1 in (text.extents["x"], text.extents["y"])
-    dots = _products(text, "dots", "bhxtyd", rows, keys, "bhyxt", scaled=one_axis)
+    dots = _products(text, "bhxtyd", rows, keys, "bhyxt", scaled=one_axis)
     seen = _Seen()
     if task.visible is not None:
         marked = text.slice("visible_keys", task.visible, "u", "t", "0")
@@ -412,7 +249,7 @@ def _block(text: _Text, task: _Task, size: int, first: str) -> _Tensor:
             if halves:
                 marked = text.split("visible_halves", marked, "m", "xy")
             else:
-                marked = _Tensor(marked.name, "byt", marked.element)
+                marked = Tensor(marked.name, "byt", marked.element)
         seen = _Seen.visible(marked)
     if task.causal:
         text.add(f"%half = arith.constant {size // 2 if halves else 0} : index")
@@ -429,18 +266,18 @@ def _block(text: _Text, task: _Task, size: int, first: str) -> _Tensor:
     out = _divided(text, mixed, total, task.q.element)
     if halves:
         return text.split("out_rows", text.join("all_out", out, "xy", "r"), "r", "gm")
-    return _Tensor(out.name, "bhgme", out.element)
+    return Tensor(out.name, "bhgme", out.element)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
     """Which keys a query sees: what is read beside the logits, and the lines that make ``%seen``; nothing: all."""
 
-    inputs: tuple[tuple[str, _Tensor], ...] = ()
+    inputs: tuple[tuple[str, Tensor], ...] = ()
     lines: tuple[str, ...] = ()
 
     @staticmethod
-    def visible(visible: _Tensor) -> _Seen:
+    def visible(visible: Tensor) -> _Seen:
         """The keys that are marked so."""
         return _Seen((("%seen", visible),))
 
@@ -486,7 +323,7 @@ class _Seen:
         return [*self.lines, f"{name} = arith.select %seen, {value}, {otherwise} : f32"], name
 
 
-def _constants(text: _Text, task: _Task) -> None:
+def _constants(text: Text, task: _Task) -> None:
     """What the bodies use: among them the lowest f32, and the smallest that is normal."""
     factor = task.scale / task.softcap if task.softcap > 0.0 else task.scale
     constants = {"zero": "0.0", "lowest": _LOWEST, "smallest": _SMALLEST_NORMAL}
@@ -497,40 +334,41 @@ def _constants(text: _Text, task: _Task) -> None:
 
 
 def _products(
-    text: _Text, name: str, loops: str, queries: _Tensor, keys: _Tensor, axes: str, scaled: bool = False
-) -> _Tensor:
-    """Queries times keys, summed over d."""
-    widen_query, query = _widened("%query", queries.element)
-    widen_key, key = _widened("%key", keys.element)
-    body = [*widen_query, *widen_key, f"%product = arith.mulf {query}, {key} : f32"]
-    if scaled:
-        body.append("%scaled = arith.mulf %product, %factor : f32")
-    body.append(f"%sum = arith.addf %old, {'%scaled' if scaled else '%product'} : f32")
-    return text.generic(
-        name,
-        loops,
-        [("%query", queries), ("%key", keys)],
-        text.filled(f"no_{name}", axes, "%zero"),
-        body,
-        "%sum",
-    )
+    text: Text, loops: str, queries: Tensor, keys: dict[str, Tensor], axes: str, scaled: bool = False
+) -> Tensor:
+    """Queries times keys, summed over d, part by part of it."""
+    dots, first = text.filled("no_dots", axes, "%zero"), 0
+    for letter, part in keys.items():
+        of_part = queries
+        if letter != "d":
+            of_part = text.slice(f"queries_{letter}", queries, "d", letter, str(first))
+            first += int(text.extents[letter])
+        widen_query, query = _widened("%query", queries.element)
+        widen_key, key = _widened("%key", part.element)
+        body = [*widen_query, *widen_key, f"%product = arith.mulf {query}, {key} : f32"]
+        if scaled:
+            body.append("%scaled = arith.mulf %product, %factor : f32")
+        body.append(f"%sum = arith.addf %old, {'%scaled' if scaled else '%product'} : f32")
+        inputs = [("%query", of_part), ("%key", part)]
+        dots = text.generic(f"dots_{letter}", loops.replace("d", letter), inputs, dots, body, "%sum")
+    return dots
 
 
-def _bias(text: _Text, bias: _Tensor) -> _Tensor:
+def _bias(text: Text, bias: Tensor) -> Tensor:
     """A bias without the axis z, which a group shares."""
     return text.join("bias_heads", bias, "hz", "h") if "z" in bias.axes else bias
 
 
 def _softmax(
-    text: _Text,
+    text: Text,
     task: _Task,
-    dots: _Tensor,
+    dots: Tensor,
     rows: str,
     seen: _Seen,
     scaled: bool,
-    bias: _Tensor | None,
-    sinks: _Tensor | None,
-) -> tuple[_Tensor, _Tensor]:
+    bias: Tensor | None,
+    sinks: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     """Weights of the keys, and their sum in each of ``rows``.
 
     The maximum is taken over the seen keys alone, and the weight of a key that is not seen is zero whatever its dot.
@@ -585,9 +423,7 @@ def _logit(task: _Task, scaled: bool) -> tuple[list[str], str]:
     return lines, name
 
 
-def _mixtures(
-    text: _Text, name: str, loops: str, weights: _Tensor, values: _Tensor, axes: str, select: bool
-) -> _Tensor:
+def _mixtures(text: Text, name: str, loops: str, weights: Tensor, values: Tensor, axes: str, select: bool) -> Tensor:
     """Weights times values, summed; ``select``: a value of weight zero is selected away, as it may be a NaN."""
     widen, value = _widened("%value", values.element)
     body = widen
@@ -603,7 +439,7 @@ def _mixtures(
     return text.generic(name, loops, inputs, text.filled(f"no_{name}", axes, "%zero"), body, "%sum")
 
 
-def _divided(text: _Text, mixed: _Tensor, total: _Tensor, element: str) -> _Tensor:
+def _divided(text: Text, mixed: Tensor, total: Tensor, element: str) -> Tensor:
     """Mixed values divided by the weights' sum, in the element type of the result; zero where nothing is seen."""
     body = [
         "%positive = arith.maximumf %sum, %smallest : f32",

@@ -74,6 +74,23 @@ def _no_heads(name: str, shape: list[int], element: str) -> str:
     : {tensor([b, t, d], element)} into {tensor(shape, element)}"""
 
 
+def _joined(name: str, shape: list[int], element: str) -> str:
+    """The keys' features in two parts."""
+    if name == "v":
+        return _heads_first(name, shape, element)
+    whole, parts, first = tensor(shape, element), [], 0
+    for i, width in enumerate((shape[3] - 4, 4)):
+        part = [*shape[:3], width]
+        extents = ", ".join(map(str, part))
+        parts.append(
+            f"%{name}_{i} = tensor.extract_slice %{name}_stored[0, 0, 0, {first}] [{extents}] [1, 1, 1, 1]"
+            f" : {whole} to {tensor(part, element)}"
+        )
+        first += width
+    types = ", ".join(tensor([*shape[:3], width], element) for width in (shape[3] - 4, 4))
+    return "\n  ".join([*parts, f"%{name} = tensor.concat dim(3) %{name}_0, %{name}_1 : ({types}) -> {whole}"])
+
+
 LAYOUTS = {
     "heads_first": Layout(lambda b, h, t, d: [b, h, t, d], _heads_first, lambda x: x),
     "tokens_first": Layout(lambda b, h, t, d: [b, t, h, d], _transposed(0, 2, 1, 3), lambda x: x.transpose(0, 2, 1, 3)),
@@ -86,6 +103,7 @@ LAYOUTS = {
         lambda x: x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1),
     ),
     "no_heads": Layout(lambda b, h, t, d: [b, t, d], _no_heads, lambda x: x[:, 0]),
+    "joined": Layout(lambda b, h, t, d: [b, h, t, d], _joined, lambda x: x),
 }
 
 
@@ -221,6 +239,9 @@ CASES = {
     "queries_one_head": Case(1, 2, 1, 6, 20, element="bf16", visible=True, per_query=True, layout="tokens_first"),
     "queries_odd": Case(1, 2, 1, 5, 9, visible=True, per_query=True, softcap=3.0),
     "query": Case(2, 2, 2, 1, 16, visible=True, per_query=True),
+    "decode_joined": Case(2, 1, 4, 1, 40, visible=True, layout="joined"),
+    "queries_joined": Case(1, 2, 3, 11, 21, element="bf16", visible=True, per_query=True, layout="joined"),
+    "prefill_joined": Case(1, 1, 1, 20, 20, causal=True, layout="joined"),
 }
 
 

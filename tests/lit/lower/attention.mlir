@@ -138,3 +138,27 @@ func.func @extend(%q: tensor<1x2x2x5x16xf32>, %k: tensor<1x2x19x16xf32>, %visibl
   %0 = "kv.attention"(%q, %k, %k, %visible) {causal = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<1x2x2x5x16xf32>, tensor<1x2x19x16xf32>, tensor<1x2x19x16xf32>, tensor<1x5x19xi1>) -> tensor<1x2x2x5x16xf32>
   return %0 : tensor<1x2x2x5x16xf32>
 }
+
+// -----
+
+// Keys joined of latents and of what stands beside them: each part is multiplied where it lies, onto the same products.
+// CHECK-LABEL: func.func @joined(
+// CHECK-NOT: tensor.concat
+// CHECK: %[[LATENTS:.+]] = tensor.expand_shape %arg1 {{.+}} into tensor<2x1x3x4x16xf32>
+// CHECK: %[[BESIDE:.+]] = tensor.expand_shape %{{.+}} into tensor<2x1x3x4x4xf32>
+// CHECK: %[[Q0:.+]] = tensor.extract_slice %{{.+}}[0, 0, 0, 0] [2, 1, 6, 16]
+// CHECK: %[[DOTS:.+]] = linalg.generic
+// CHECK-SAME: ins(%[[Q0]], %[[LATENTS]]
+// CHECK: %[[Q1:.+]] = tensor.extract_slice %{{.+}}[0, 0, 0, 16] [2, 1, 6, 4]
+// CHECK: linalg.generic
+// CHECK-SAME: ins(%[[Q1]], %[[BESIDE]] : {{.+}}) outs(%[[DOTS]]
+// CHECK-NOT: tensor.concat
+// BLOCK-LABEL: func.func @joined(
+// BLOCK-NOT: tensor.concat
+// BLOCK: return
+func.func @joined(%q: tensor<2x1x6x1x20xf32>, %latents: tensor<2x1x12x16xf32>, %stored: tensor<2x12x4xf32>, %visible: tensor<2x12xi1>) -> tensor<2x1x6x1x16xf32> {
+  %beside = tensor.expand_shape %stored [[0], [1, 2], [3]] output_shape [2, 1, 12, 4] : tensor<2x12x4xf32> into tensor<2x1x12x4xf32>
+  %k = tensor.concat dim(3) %latents, %beside : (tensor<2x1x12x16xf32>, tensor<2x1x12x4xf32>) -> tensor<2x1x12x20xf32>
+  %0 = "kv.attention"(%q, %k, %latents, %visible) {causal = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>, scale = 0.25 : f64, softcap = 0.0 : f64} : (tensor<2x1x6x1x20xf32>, tensor<2x1x12x20xf32>, tensor<2x1x12x16xf32>, tensor<2x12xi1>) -> tensor<2x1x6x1x16xf32>
+  return %0 : tensor<2x1x6x1x16xf32>
+}
