@@ -194,6 +194,12 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     cache.add_argument(
         "--room", type=_natural, metavar="N", help="snapkv: generated tokens before the ring slides (256, <= C / 4)"
     )
+    cache.add_argument(
+        "--no-absorb",
+        dest="absorb",
+        action="store_false",
+        help="expand a latent cache in every step, also where attention on it takes less",
+    )
     shapes = parser.add_argument_group("shapes and types")
     shapes.add_argument("--batch", type=_positive, metavar="B", help="rows (the program's own, or 1)")
     shapes.add_argument(

@@ -46,6 +46,7 @@ def compile_command(options: argparse.Namespace) -> int:
             kv=options.kv,
             room=options.room,
         ),
+        absorb=options.absorb,
         batch=options.batch,
         prompts=options.prompts,
         extends=options.extends,

@@ -21,6 +21,7 @@ from .reproducer import INPUT_PROGRAM, Reproducer, importing, on_failure, optimi
 if TYPE_CHECKING:
     from torch_mlir import ir
 
+    from snapcc.compiler.analysis.evaluate import Weights
     from snapcc.compiler.passes.manager import Step
     from snapcc.frontend import Decoder
     from snapcc.frontend.lengths import Range
@@ -150,7 +151,7 @@ class Lowering:
             Refusal, ir.MLIRError, ProgramError, PlacementError: as for ``phases``.
         """
         from snapcc.compiler.analysis.evaluate import no_weights
-        from snapcc.compiler.passes import pipelines
+        from snapcc.compiler.passes.raise_attention import RaiseAttention
         from snapcc.sn40l_target.plan import erase
 
         module = file.module
@@ -159,7 +160,7 @@ class Lowering:
             erase(module)
         self._show(module)
         if file.phase == "torch":
-            self._run(module, "kv", "finding the caches", pipelines.raise_to_kv(no_weights))
+            self._raise(module, no_weights, RaiseAttention.max_positions)
             yield "kv"
         if file.phase in ("torch", "kv"):
             rows, slots = file.rows_and_slots()
@@ -299,11 +300,10 @@ class Lowering:
         from torch_mlir import ir
 
         from snapcc.compiler.diagnostics import Refusal
-        from snapcc.compiler.passes import pipelines
 
-        doing, weights, imported = "finding the caches", decoder.weights(), self._source
+        weights, imported = decoder.weights(), self._source
         try:
-            self._run(module, "kv", doing, pipelines.raise_to_kv(weights.get, choice.max_positions))
+            self._raise(module, weights.get, choice.max_positions)
         except Refusal as refusal:
             if not self._drops(choice.extends):
                 raise
@@ -313,9 +313,20 @@ class Lowering:
                 function.erase()
             self._show(module)
             # refuses again where it is not extend that the program does not allow
-            self._run(module, "kv", doing, pipelines.raise_to_kv(weights.get, choice.max_positions))
+            self._raise(module, weights.get, choice.max_positions)
             self._progress.note(f"extend goes through decode, token by token: {refusal}")
         return module
+
+    def _raise(self, module: ir.Module, weights: Weights, max_positions: int) -> None:
+        from snapcc.compiler.diagnostics import Remark
+        from snapcc.compiler.passes import pipelines
+
+        remarks: list[Remark] = []
+        steps = pipelines.raise_to_kv(weights, max_positions, self._options.absorb, remarks.append)
+        self._run(module, "kv", "finding the caches", steps)
+        # layers are alike
+        for text in dict.fromkeys(remark.text for remark in remarks):
+            self._progress.note(text)
 
     def _run(self, module: ir.Module, phase: Phase, doing: str, steps: list[Step]) -> None:
         from snapcc.compiler.diagnostics import Refusal

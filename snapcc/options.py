@@ -35,6 +35,7 @@ class Options:
         machine: the machine that is planned for: the name of one that comes with snapcc, or a TOML file.
         tile: IREE runs the program cut into the plan's tiles, not as the linalg phase has it.
         wishes: about the cache.
+        absorb: attention runs on latent caches, not on what they are expanded to, where that takes fewer operations.
         batch: B; by default the program's own where it has one, else 1.
         prompts: the prompt lengths to compile.
         extends: the lengths to compile extend for; none in an empty tuple.
@@ -54,6 +55,7 @@ class Options:
     machine: str = "sn40l"
     tile: bool = False
     wishes: Wishes = field(default_factory=Wishes)
+    absorb: bool = True
     batch: int | None = None
     prompts: tuple[int, ...] | None = None
     extends: tuple[int, ...] | None = None

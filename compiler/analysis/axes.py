@@ -123,8 +123,8 @@ class Axes:
     """The axes of every tensor value of one function.
 
     ``row`` and ``query`` are those of the tokens, ``keys`` the axis of each ``kv.append``'s result;
-    ``outer_parts`` tells of the outer part of an axis that a view split which axis that was, ``extended`` of a cache
-    axis that more entries were joined behind which axis that was.
+    ``outer_parts`` and ``inner_parts`` tell of the outer and inner part of an axis that a view split which axis that
+    was, ``extended`` of a cache axis that more entries were joined behind which axis that was.
     """
 
     def __init__(self, function: ir.Operation) -> None:
@@ -132,6 +132,7 @@ class Axes:
         self.events: list[Event] = []
         self.keys: dict[ir.Value, Axis] = {}
         self.outer_parts: dict[Axis, Axis] = {}
+        self.inner_parts: dict[Axis, Axis] = {}
         self.extended: dict[Axis, Axis] = {}
         self._splits: dict[tuple[Axis, int], tuple[Axis, Axis]] = {}
         tokens = [
@@ -337,6 +338,7 @@ class Axes:
             follows = Follows.PLAIN if axis.tracked else axis.follows
             self._splits[axis, size] = (Axis(follows, outer), Axis(follows, axis.size // outer))
             self.outer_parts[self._splits[axis, size][0]] = axis
+            self.inner_parts[self._splits[axis, size][1]] = axis
         return self._splits[axis, size]
 
     def _reduction(self, op: ir.Operation) -> None:

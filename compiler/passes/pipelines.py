@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from ..analysis.evaluate import Weights
+from ..diagnostics import Remark, print_remark
 from ..dialect.policy import Order, Policy
+from .absorb_expansion import AbsorbExpansion
 from .apply_policy import ApplyPolicy
 from .check_axis import CheckAxis
 from .lower_asserts import LowerAsserts
@@ -33,13 +37,19 @@ from .rebuild_positions import RebuildPositions
 from .select_last import SelectLast
 
 
-def raise_to_kv(weights: Weights, max_positions: int = 4096) -> list[Step]:
+def raise_to_kv(
+    weights: Weights,
+    max_positions: int = 4096,
+    absorb: bool = True,
+    report: Callable[[Remark], None] = print_remark,
+) -> list[Step]:
     """From the torch phase to the kv phase: a module of @decode, any @prefill_<N> and any @extend_<N>.
 
     Each function with a past comes with another of its name and ``_probe``, at another past length; a program of a
     fixed past has none.
 
     ``weights`` gives the value of a registered buffer that masks are made of; no position reaches ``max_positions``.
+    ``absorb``: attention runs on latent caches where that takes fewer operations; ``report`` is told of each.
     """
     return [
         RaiseFixed(weights),
@@ -48,6 +58,7 @@ def raise_to_kv(weights: Weights, max_positions: int = 4096) -> list[Step]:
         SelectLast(),
         CheckAxis(),
         RebuildPositions(),
+        *([AbsorbExpansion(report=report)] if absorb else []),
     ]
 
 

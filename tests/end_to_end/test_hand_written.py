@@ -8,6 +8,7 @@ import pytest
 import torch
 from compiled import TOLERANCE, assert_equals_oracle, prompts_of
 from decoders import GOOD, PLAIN, REFUSED, Decoder, Refused
+from latent_decoders import LATENT
 
 import snapcc
 from snapcc.compiler.diagnostics import Refusal
@@ -17,7 +18,7 @@ from snapcc.runtime.reference import Reference
 OPTIONS = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3, "prompts": (48,), "extends": (8,)}
 
 
-@pytest.mark.parametrize("decoder", [*GOOD, PLAIN], ids=lambda d: d.name)
+@pytest.mark.parametrize("decoder", [*GOOD, PLAIN, *LATENT], ids=lambda d: d.name)
 def test_equals_the_oracle(decoder: Decoder, tmp_path: Path) -> None:
     model = tmp_path / "model.pt"
     torch.export.save(decoder.program(), model)
