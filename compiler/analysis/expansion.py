@@ -101,6 +101,8 @@ def pieces_of(value: ir.Value, axes: Axes, regions: Regions) -> list[Piece]:
         NotLinear: it is put together in a way that is not followed.
     """
     dims = axes.of[value]
+    if [axis.follows for axis in dims[2]] != [Follows.KEY]:
+        raise NotLinear(value, "there is no axis of the cache to follow")
     return _Walk(axes, regions).pieces(value, _Place(dims[1], dims[3], (), Origins(axes)))
 
 

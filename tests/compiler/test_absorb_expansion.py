@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from snapcc.compiler.passes.torch_builder import TorchBuilder
 
 @dataclass(frozen=True)
 class Sizes:
-    """B, H, G, Q, the past, and the features of latents, of the part that is not expanded, of keys and values."""
+    """B, H, G, Q, the past, and the features of latents, of what is not expanded (0: nothing), of keys and values."""
 
     rows: int
     heads: int
@@ -149,8 +150,60 @@ def of_heads_of_their_own(m: Maker, latent: ir.Value) -> Pair:
     return one("wk", s.key), one("wv", s.value)
 
 
+def of_a_weight_of_the_tokens(m: Maker, latent: ir.Value) -> Pair:
+    """Each row has a weight of its own."""
+    s = m.sizes
+    made = m.mm(latent, m.parameter("w", s.rows, s.latent, s.heads * s.key))
+    keys = m.build.permute(m.build.view(made, [s.rows, s.tokens, s.heads, s.key]), [0, 2, 1, 3])
+    return keys, keys
+
+
+def of_values_in_two_parts(m: Maker, latent: ir.Value) -> Pair:
+    """The values are joined of two expansions."""
+    keys, values = of_one_weight(m, latent)
+    return keys, joined(m, [keys, values], by_writing=False)
+
+
+def of_zeros(m: Maker, latent: ir.Value) -> Pair:
+    """Values behind features that are zero."""
+    keys, values = of_one_weight(m, latent)
+    zeros = m.build.zeros(shape_of(keys.type), "f32")
+    return keys, joined(m, [zeros, values], by_writing=False)
+
+
+def of_keys_with_heads_of_their_own(m: Maker, latent: ir.Value) -> Pair:
+    """Each head's keys are a part of the latent, and its values an expansion of all of it."""
+    s = m.sizes
+    keys = m.build.permute(m.build.view(latent, [s.rows, s.tokens, s.heads, s.key]), [0, 2, 1, 3])
+    return keys, of_one_weight(m, latent)[1]
+
+
+def of_every_second_feature(m: Maker, latent: ir.Value) -> Pair:
+    """Keys are the even columns of the weight, values the odd ones."""
+    s = m.sizes
+    both = m.heads(m.mm(m.flat(latent), m.parameter("w", s.latent, s.heads * 2 * s.key)), 2 * s.key)
+    type_ = vtensor([s.rows, s.heads, s.tokens, s.key], "f32")
+
+    def part(begin: int) -> ir.Value:
+        numbers = [m.build.integer(n) for n in (3, begin, 2 * s.key, 2)]
+        return m.build.op("torch.aten.slice.Tensor", [both, *numbers], type_)
+
+    return part(0), part(1)
+
+
+LEFT_ALONE = {
+    of_a_weight_of_the_tokens: "'torch.aten.bmm' has a weight for each row",
+    of_values_in_two_parts: "the values are joined of 2 parts",
+    of_zeros: "'torch.aten.cat' puts zeros among the features",
+    of_keys_with_heads_of_their_own: "only some of what the keys and values are made of has heads of its own",
+    of_every_second_feature: "'torch.aten.slice.Tensor' comes behind the expansion and is not linear in each feature",
+}
+
+
 def joined(m: Maker, parts: list[ir.Value], by_writing: bool) -> ir.Value:
     """Features next to one another, by a concat or written into a tensor."""
+    if len(parts) == 1:
+        return parts[0]
     shape = shape_of(parts[0].type)
     shape[3] = sum(shape_of(part.type)[3] for part in parts)
     build, type_ = m.build, vtensor(shape, "f32")
@@ -202,9 +255,10 @@ func.func @decode(
     with module.context, returned.location:
         m = Maker(returned, s)
         keys, values = spell(m, latent.results[0])
-        shape = [s.rows, s.heads, s.tokens, s.beside]
-        apart = m.build.view(beside.results[0], [s.rows, s.heads if own else 1, s.tokens, s.beside])
-        parts = [keys, m.expand(apart, *shape)]
+        parts = [keys]
+        if s.beside:
+            apart = m.build.view(beside.results[0], [s.rows, s.heads if own else 1, s.tokens, s.beside])
+            parts.append(m.expand(apart, s.rows, s.heads, s.tokens, s.beside))
         k = joined(m, parts[::-1] if first else parts, by_writing)
         point = ir.InsertionPoint(returned)
         slopes = None
@@ -312,7 +366,7 @@ SIZES = st.builds(
     queries=st.integers(1, 3),
     past=st.integers(1, 9),
     latent=st.integers(1, 12),
-    beside=st.integers(1, 4),
+    beside=st.integers(0, 4),
     key=st.integers(1, 6),
     value=st.integers(1, 6),
 )
@@ -332,3 +386,22 @@ def test_gives_the_same_numbers(
 @given(SIZES, st.booleans(), st.booleans())
 def test_heads_of_their_own_stay(s: Sizes, by_writing: bool, first: bool) -> None:
     check(program(s, of_heads_of_their_own, by_writing, first, bias=True, sinks=True), own=s.heads)
+
+
+@pytest.mark.parametrize("spell", LEFT_ALONE, ids=lambda spell: spell.__name__)
+def test_what_is_no_expansion_of_the_cache_stays(spell: Callable[[Maker, ir.Value], Pair]) -> None:
+    module = program(Sizes(2, 3, 1, 1, 5, 12, 2, 4, 4), spell)
+    before = [operand.type for operand in the_attention(module).operands]
+    assert absorbed(module) == [f"@decode: attention runs on what the cache is expanded to: {LEFT_ALONE[spell]}"]
+    assert [operand.type for operand in the_attention(module).operands] == before
+
+
+def test_one_key_is_no_axis_to_follow() -> None:
+    module = program(Sizes(1, 2, 1, 1, 0, 8, 2, 4, 4), of_one_weight)
+    (remark,) = absorbed(module)
+    assert remark.endswith("there is no axis of the cache to follow")
+
+
+def test_when_is_one_of_two_words() -> None:
+    with pytest.raises(ValueError, match="when must be one of fewer, always, got 'never'"):
+        AbsorbExpansion("never")
