@@ -11,8 +11,11 @@ class ProgramError(LocatedError):
     """A program that cannot be planned: not the linalg phase's form, or a size that is not known."""
 
 
-class PlacementError(ValueError):
+class PlacementError(LocatedError):
     """A program that does not fit in the machine; the message prints the memory map."""
+
+    def __init__(self, message: str, where: ir.Location | None = None) -> None:
+        super().__init__(where, message)
 
 
 class PlanError(RuntimeError):

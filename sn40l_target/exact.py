@@ -99,6 +99,8 @@ def _moves(
     for use, step in enumerate(uses):
         if item.life.reads(step):
             found.append(1 - sum(by_gap[use - 1] if use else by_use[0]))
+        if step in item.life.rereads:
+            found.append(1 - sum(by_use[use]))
         if step in item.life.writes:
             stored = model.new_bool_var("")
             model.add(stored >= 1 - sum(by_use[use]))

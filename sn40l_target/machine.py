@@ -19,7 +19,8 @@ Kind = Literal["weight", "cache", "state", "activation", "index", "scratch", "co
 
 ``weight``: a named parameter. ``cache`` and ``state``: kept between calls, for whole sequences or as small values per
 row. ``activation``: a floating-point value of one call. ``index``: an integer or boolean one (positions, slots, masks,
-index grids). ``scratch``: what an op needs inside itself while it runs. ``constant``: a literal of the program.
+index grids). ``scratch``: what a section needs while it runs, for its stages or inside an op. ``constant``: a literal
+of the program.
 """
 
 SHARED: tuple[Kind, ...] = ("weight", "cache", "state")
@@ -60,8 +61,8 @@ class Tier(_Frozen):
 
     ``granularity``: every offset is a multiple of it. ``unit``: the size of the separate memories that the tier is
     made of (the PMUs of the SRAM); a tensor that fits in one unit lies in one, a larger one starts where a unit
-    starts and spans as many as it needs. Without a unit the tier is one flat memory. ``banks``: into how many parts a
-    unit is divided that can be read and written at the same time.
+    starts and spans as many as it needs. Without a unit, or where it is smaller than one, the tier is one flat
+    memory. ``banks``: into how many parts a unit is divided that can be read and written at the same time.
     """
 
     name: str = Field(min_length=1)
@@ -107,19 +108,24 @@ class Tier(_Frozen):
         return int(self.capacity.value)
 
     @property
+    def flat(self) -> bool:
+        """Whether the tier is one memory without units."""
+        return self.unit is None or self.bytes < self.unit.value
+
+    @property
     def unit_bytes(self) -> int:
         """The bytes of one unit; of one step where the tier is one flat memory."""
-        return int((self.unit or self.granularity).value)
+        return int((self.granularity if self.unit is None or self.flat else self.unit).value)
 
     @property
     def units(self) -> int:
-        """How many units the tier has; one that is smaller than its unit is one."""
-        return max(1, self.bytes // self.unit_bytes)
+        """How many units the tier has; steps where it is one flat memory."""
+        return self.bytes // self.unit_bytes
 
     @property
     def bank(self) -> int:
         """The bytes of one bank; of one unit where it has no banks."""
-        count = 1 if self.banks is None else int(self.banks.value)
+        count = 1 if self.banks is None or self.flat else int(self.banks.value)
         # a unit that the banks do not divide is refused where the tier is made
         return self.unit_bytes // count if self.unit_bytes % count == 0 else 1
 

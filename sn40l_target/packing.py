@@ -44,9 +44,18 @@ class Packing:
         """The bytes of the memory; as many as can be where it has no end."""
         return (2**62 if self._limit is None else self._limit) - self._base
 
-    def again(self) -> Packing:
-        """The same memory, empty."""
-        return Packing(self._legal, self._base, self._limit)
+    def copy(self) -> Packing:
+        """The same memory with the same spans, to be filled further."""
+        made = Packing(self._legal, self._base, self._limit)
+        made._count, made._rows, made.end = self._count, self._rows.copy(), self.end
+        made.offsets = dict(self.offsets)
+        return made
+
+    def used(self, step: int) -> int:
+        """The bytes of the spans that are needed at a step."""
+        rows = self._rows[: self._count]
+        rows = rows[(rows[:, 0] <= step) & (rows[:, 1] >= step)]
+        return int((rows[:, 3] - rows[:, 2]).sum())
 
     def add(self, span: Span) -> bool:
         """Puts a span at the lowest legal offset that is free for its whole time; False if there is none."""

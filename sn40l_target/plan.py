@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from .checker import check
 from .errors import PlanError, place
 from .graph import Function, read_program
 from .machine import SN40L, Machine, MachineError, load_machine
-from .placement import Placed, place_program, tensors
+from .placement import Kernel, Placed, place_program, stage_tensors, tensors
 from .plan_ops import remove_plan, write_plan
 from .residency import PATIENCE
 from .schedule import Timeline
@@ -33,12 +34,13 @@ def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L, patience: i
         PlacementError: tensors that fit in no tier; the message holds the memory map and the bytes that are lacking.
     """
     program = read_program(module, machine.tiers[0].legal)
-    sections = {name: _sections(function, machine) for name, function in program.functions.items()}
+    kernels = {name: _kernels(function, machine) for name, function in program.functions.items()}
+    sections = {name: [kernel.section for kernel in own] for name, own in kernels.items()}
 
     def seconds(function: Function, placed: Placed) -> float:
         return Timeline(function, sections[function.name], placed, machine).seconds()
 
-    placed = place_program(program, machine, seconds, patience)
+    placed = place_program(program, kernels, machine, seconds, patience)
     places: list[Tensor] = []
     transfers: list[Transfer] = []
     schedule: list[SectionTime] = []
@@ -48,9 +50,12 @@ def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L, patience: i
         names = {position: s.name for s in sections[function.name] for position in s.ops}
         here = placed[function.name]
         for name in function.buffers:
-            places += tensors(function, name, here.places[name], _section_of(function, name, names))
+            places += tensors(function, name, here.places.get(name, ()), _section_of(function, name, names))
+        places += stage_tensors(function, kernels[function.name], here.stages, machine.tiers[0].name)
         timeline = Timeline(function, sections[function.name], here, machine)
-        transfers += [*_transfers(function, here, machine), *timeline.prefetches()]
+        ahead = timeline.prefetches()
+        places += _ahead(function, sections[function.name], ahead)
+        transfers += [*_transfers(function, here, machine), *ahead]
         schedule += timeline.sections()
         time.append(timeline.time())
         copies += [
@@ -113,25 +118,51 @@ def _transfers(function: Function, placed: Placed, machine: Machine) -> list[Tra
     return sorted(found, key=lambda t: (t.step, t.kind == "spill", t.tensor))
 
 
-def _sections(function: Function, machine: Machine) -> list[Section]:
-    """The function cut into sections, each with its stages and buffers."""
-    tiler = Tiler(function, machine)
+def _ahead(function: Function, sections: Sequence[Section], prefetches: Sequence[Transfer]) -> list[Tensor]:
+    """The buffers of prefetched weights: from when the section in front starts until their own ends."""
+    numbers = {section.ops[0]: number for number, section in enumerate(sections)}
     found = []
-    for part in cut(function, machine, tiler.fits):
-        stages, buffers = tiler.section(part.ops, part.resident, part.streams)
+    for transfer in prefetches:
+        number = numbers[transfer.step]
         found.append(
-            Section(
+            Tensor(
                 function=function.name,
-                name=part.name,
-                ops=part.ops,
-                operations=tuple(function.ops[position].name for position in part.ops),
-                location=place(function.ops[part.ops[0]].location),
-                starts=part.starts,
-                streams=tuple(function.ids[v] for v, dimensions in part.streams.items() if dimensions),
-                stages=stages,
-                buffers=buffers,
+                name=f"{sections[number].name}/{transfer.tensor}.ahead",
+                kind="scratch",
+                bytes=transfer.bytes,
+                tier=transfer.target_tier,
+                offset=transfer.target,
+                first_use=sections[max(number - 1, 0)].ops[0],
+                last_use=sections[number].ops[-1],
+                section=sections[number].name,
+                location=function.buffers[transfer.tensor].location,
+                values=(),
+                role="prefetch",
+                of=transfer.tensor,
+                part=transfer.bytes,
             )
         )
+    return found
+
+
+def _kernels(function: Function, machine: Machine) -> list[Kernel]:
+    """The function cut into sections, each with its stages and what it needs in the nearest tier."""
+    tiler = Tiler(function, machine)
+    found = []
+    for made in cut(function, machine, tiler.fits):
+        ops = tuple(made.part.ops)
+        stages, needs = tiler.section(made.part)
+        section = Section(
+            function=function.name,
+            name=made.name,
+            ops=ops,
+            operations=tuple(function.ops[position].name for position in ops),
+            location=place(function.ops[ops[0]].location),
+            starts=made.starts,
+            streams={function.ids[v]: tuple(sorted(dims)) for v, dims in made.part.streams.items() if dims},
+            stages=stages,
+        )
+        found.append(Kernel(section, needs))
     return found
 
 
@@ -164,7 +195,7 @@ def annotate(module: ir.Module | ir.Operation, plan: Plan) -> None:
     with root.context, ir.Location.unknown():
         found: dict[str, dict[str, list[Tensor]]] = {name: {} for name in plan.functions}
         for planned in plan.tensors:
-            for value in planned.values or (planned.name,):
+            for value in () if planned.of else planned.values or (planned.name,):
                 found[planned.function].setdefault(value, []).append(planned)
         sections = {(s.function, position): s.name for s in plan.sections for position in s.ops}
         for op in root.regions[0].blocks[0].operations:
@@ -282,7 +313,7 @@ class Sn40lPlan:
         "sn40l.plan"() ({
           "sn40l.tier"() {tier = "SRAM", ...}
           "sn40l.section"() ({
-            "sn40l.buffer"() {tensor = "decode:7", role = "tile", bytes = 64, copies = 2, memory_units = 1}
+            "sn40l.buffer"() {tensor = "w", role = "tile", part = 256, copies = 2, offset = 0, bytes = 524288}
             "sn40l.stage"() {position = 7, loops = [2, 8, 8], tile = [2, 8, 8], compute_units = 1039, ...}
           }) {function = "decode", section = "decode:w", starts = "the function starts"}
         }) {machine = "SN40L", compute_units = 1040}

@@ -61,8 +61,10 @@ def _schedule(plan: Plan, function: str, inside: ir.InsertionPoint) -> None:
         fields = {"function": section.function, "section": section.name, "starts": section.starts}
         op = _create(SectionOp.OPERATION_NAME, fields, inside, regions=1)
         body = ir.InsertionPoint(op.regions[0].blocks.append())
-        for buffer in section.buffers:
-            _create(BufferOp.OPERATION_NAME, buffer.model_dump(), body)
+        for buffer in (t for t in plan.tensors if t.section == section.name and t.role in ("tile", "resident")):
+            of = {"tensor": buffer.of or buffer.name, "role": buffer.role, "part": buffer.part}
+            place = {"copies": buffer.copies, "offset": buffer.offset, "bytes": buffer.bytes}
+            _create(BufferOp.OPERATION_NAME, of | place, body)
         for following in sections[number + 1 : number + 2]:
             _transfers(ahead.get(following.ops[0], []), body)
         for stage in section.stages:

@@ -77,7 +77,7 @@ def _function(plan: Plan, name: str) -> dict[str, Any]:
                 # what comes from and goes to the tiers behind the nearest
                 "far": sum(s * bandwidths[part] for part, s in at.parts.items() if part not in ("compute", near)),
                 "compute_units": section.compute_units,
-                "memory_units": section.memory_units,
+                "memory_units": plan.memory_units(section),
                 "location": section.location,
                 "starts": section.starts,
                 "stages": [
@@ -90,7 +90,10 @@ def _function(plan: Plan, name: str) -> dict[str, Any]:
                     }
                     for stage in section.stages
                 ],
-                "buffers": [b.model_dump(include={"tensor", "role", "bytes", "copies"}) for b in section.buffers],
+                "buffers": [
+                    {"tensor": t.of or t.name, "role": t.role, "bytes": t.part, "copies": t.copies}
+                    for t in plan.beside(section)
+                ],
             }
         )
     here = sorted((t for t in plan.tensors if t.function == name), key=lambda t: (-t.bytes, t.name))

@@ -1,10 +1,10 @@
 """When each buffer of a function stands in the nearest tier, and the bytes that it moves while it does not.
 
-A buffer is used at some steps, and between two uses it is kept in the nearest tier or it is not. A stay is a run of
-uses between which it is kept. Outside its stays a buffer is read and written where it has its home, in a tier further
-away. Every such access, and every fill or spill at either end of a stay, moves the whole buffer once; contents that are
-in the home already are not written there again. The sum of these bytes is what the planner and the exact solver
-minimise.
+A step is a section. A buffer is used at some steps, and between two uses it is kept in the nearest tier or it is not. A
+stay is a run of uses between which it is kept. Outside its stays a buffer is read and written where it has its home, in
+a tier further away. Every such access, and every fill or spill at either end of a stay, moves the whole buffer once;
+contents that are in the home already are not written there again. The sum of these bytes is what the planner and the
+exact solver minimise.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Item:
 class Move:
     """One move of a whole buffer between the nearest tier and its home.
 
-    ``fill``: before the op of ``step``, to the nearest tier. ``spill``: after it, to the home. ``read`` and ``write``:
-    by the op itself, straight from or to the home.
+    ``fill``: before ``step``, to the nearest tier. ``spill``: after it, to the home. ``read`` and ``write``: by the
+    step itself, straight from or to the home.
     """
 
     kind: Literal["fill", "spill", "read", "write"]
@@ -77,6 +77,7 @@ def moves(item: Item, stays: Sequence[Stay]) -> list[Move]:
         if use not in inside:
             found += [Move("read", step)] if reads else []
             found += [Move("write", step)] if writes else []
+            found += [Move("read", step)] if step in item.life.rereads else []
             at_home = True
             continue
         if use in starts and use and reads:
@@ -149,7 +150,9 @@ _WORK = 12000
 """The most buffers times rounds without a gain: many rounds for small graphs, few for large ones."""
 
 
-def keep_first(items: Sequence[Item], legal: Legal, base: int, end: int | None) -> Residency:
+def keep_first(
+    items: Sequence[Item], legal: Legal, base: int, end: int | None, fixed: Mapping[Span, int] | None = None
+) -> Residency:
     """Every buffer in the nearest tier for its whole life, largest first, as far as there is room for that.
 
     Args:
@@ -157,13 +160,21 @@ def keep_first(items: Sequence[Item], legal: Legal, base: int, end: int | None) 
         legal: where the tier lets a buffer start.
         base: its first byte that may be used.
         end: the first that may not; None for a tier without end.
+        fixed: what stands in the tier in any case, and where.
     """
-    packed = _Packed(Packing(legal, base, end))
+    packed = _Packed(_around(fixed or {}, legal, base, end))
     packed.add((item, (0, len(item.life.uses) - 1)) for item in items)
     return packed.residency(items)
 
 
-def keep(items: Sequence[Item], tier: Tier, base: int, end: int, patience: int = PATIENCE) -> list[Residency]:
+def keep(
+    items: Sequence[Item],
+    tier: Tier,
+    base: int,
+    end: int,
+    patience: int = PATIENCE,
+    fixed: Mapping[Span, int] | None = None,
+) -> list[Residency]:
     """Stays for as many buffers as a room takes, so that few bytes are moved; for growing rooms up to a tier's end.
 
     In each room: at each step with more bytes than there is room for, the buffer with the furthest next use is given
@@ -181,21 +192,42 @@ def keep(items: Sequence[Item], tier: Tier, base: int, end: int, patience: int =
         base: its first byte that may be used.
         end: the first that may not.
         patience: the rounds without a gain after which the stays in a room are good enough.
+        fixed: what stands in the tier in any case, and where.
 
     Returns:
         the stays by room, those that move the fewest bytes last.
     """
     found: list[Residency] = [Residency({}, sum(traffic(item, []) for item in items))]
-    for room in _rooms(items, tier, base, end):
+    fixed = fixed or {}
+    behind = _around(fixed, tier.legal, base, None).end
+    for room in [*([behind] if behind > base else []), *_rooms(items, tier, behind, end)]:
+        empty = _around(fixed, tier.legal, base, room)
+        free = _free(items, fixed, empty)
         best = found[-1]
         for rank in _RANKS:
-            packed = _pack(items, _sweep(items, room - base, rank), tier.legal, base, room)
+            packed = _pack(items, _sweep(items, free, rank), empty.copy())
             packed.refill(items)
             best = min(best, packed.residency(items), key=lambda r: r.traffic)
-        best = _improve(items, best, Packing(tier.legal, base, room), patience)
+        best = _improve(items, best, empty, free, patience)
         if best.traffic < found[-1].traffic:
             found.append(best)
     return found
+
+
+def _around(fixed: Mapping[Span, int], legal: Legal, base: int, end: int | None) -> Packing:
+    """The tier with what is fixed in it."""
+    packing = Packing(legal, base, end)
+    for span, offset in fixed.items():
+        packing.add_at(span, offset)
+    return packing
+
+
+def _free(items: Iterable[Item], fixed: Iterable[Span], packing: Packing) -> dict[int, int]:
+    """By step at which anything is used, in order, the bytes that what is fixed leaves."""
+    steps = {step for item in items for step in item.life.uses} | {
+        step for span in fixed for step in (span.first, span.last)
+    }
+    return {step: packing.room - packing.used(step) for step in sorted(steps)}
 
 
 def _rooms(items: Iterable[Item], tier: Tier, base: int, end: int) -> list[int]:
@@ -214,10 +246,12 @@ def _rooms(items: Iterable[Item], tier: Tier, base: int, end: int) -> list[int]:
     return [base + most * step * (i + 1) // few for i in range(few)]
 
 
-def _improve(items: Sequence[Item], best: Residency, empty: Packing, patience: int) -> Residency:
+def _improve(
+    items: Sequence[Item], best: Residency, empty: Packing, free: Mapping[int, int], patience: int
+) -> Residency:
     """Stays that move fewer bytes: again and again some are taken out and others put in."""
     random = Random(0)
-    steps = sorted({step for item in items for step in item.life.uses})
+    steps = list(free)
     idle, last = 0, best
     while best.traffic and idle < min(patience, _WORK // len(items)):
         idle += 1
@@ -227,8 +261,8 @@ def _improve(items: Sequence[Item], best: Residency, empty: Packing, patience: i
             spans = {gap: item.span(gap) for gap in kept[item.name]}
             near = {g for g, (first, last) in spans.items() if first <= at + wide and last >= at - wide}
             kept[item.name] -= {g for g in sorted(near) if random.random() < 0.4}
-        _add(items, kept, steps, empty.room, random)
-        packed = _Packed(empty.again())
+        _add(items, kept, free, random)
+        packed = _Packed(empty.copy())
         chosen = [(item, stay) for item in items for stay in _stays(item, kept[item.name])]
         chosen.sort(key=lambda s: -s[0].bytes * random.uniform(0.5, 1.5))
         for item, stay in chosen:
@@ -245,16 +279,16 @@ def _gaps(stays: Iterable[Stay], item: Item) -> set[int]:
     return {gap for first, last in stays for gap in range(first, max(last, first + 1))} & set(item.gaps)
 
 
-def _add(items: Iterable[Item], kept: dict[str, set[int]], steps: list[int], room: int, random: Random) -> None:
+def _add(items: Iterable[Item], kept: dict[str, set[int]], free: Mapping[int, int], random: Random) -> None:
     """Keeps more gaps, in a random order in which those that save much come early, as long as their bytes fit."""
-    index = {step: i for i, step in enumerate(steps)}
-    used = np.zeros(len(steps), dtype=np.int64)
+    index = {step: i for i, step in enumerate(free)}
+    left = np.array(list(free.values()), dtype=np.int64)
     wanted = []
     power = random.choice((0.0, 0.5, 1.0))
     for item in items:
         mine = _stays(item, kept[item.name])
         for first, last in mine:
-            used[index[item.life.uses[first]] : index[item.life.uses[last]] + 1] += item.bytes
+            left[index[item.life.uses[first]] : index[item.life.uses[last]] + 1] -= item.bytes
         for gap in set(item.gaps) - kept[item.name]:
             first, last = item.span(gap)
             saved = traffic(item, mine) - traffic(item, _stays(item, kept[item.name] | {gap}))
@@ -265,25 +299,27 @@ def _add(items: Iterable[Item], kept: dict[str, set[int]], steps: list[int], roo
         # the step of a use is taken already where the gap on its other side is kept
         first += gap - 1 in kept[name]
         last -= gap + 1 in kept[name]
-        if first > last or used[first : last + 1].max() + item.bytes <= room:
-            used[first : last + 1] += item.bytes
+        if first > last or left[first : last + 1].min() >= item.bytes:
+            left[first : last + 1] -= item.bytes
             kept[name].add(gap)
 
 
-def _sweep(items: Iterable[Item], room: int, rank: Rank) -> dict[str, set[int]]:
-    """The gaps to keep, by buffer, when at each step with more bytes than room something is given up."""
-    gaps = [_Gap(i, g, *i.span(g)) for i in items if i.bytes <= room for g in i.gaps]
+def _sweep(items: Iterable[Item], free: Mapping[int, int], rank: Rank) -> dict[str, set[int]]:
+    """The gaps to keep, by buffer, when at each step with more bytes than are free something is given up."""
+    most = max(free.values(), default=0)
+    gaps = [_Gap(i, g, *i.span(g)) for i in items if i.bytes <= most for g in i.gaps]
     gaps.sort(key=lambda g: (g.first, g.item.name, g.number))
-    kept = {item.name: set(item.gaps) if item.bytes <= room else set() for item in items}
+    starts = {step: list(starting) for step, starting in groupby(gaps, key=lambda g: g.first)}
+    kept = {item.name: set(item.gaps) if item.bytes <= most else set() for item in items}
     alive: dict[str, list[_Gap]] = {}
     used = 0
-    for step, starting in groupby(gaps, key=lambda g: g.first):
+    for step, room in free.items():
         for name, mine in list(alive.items()):
             alive[name] = [g for g in mine if g.last >= step]
             if not alive[name]:
                 used -= mine[0].item.bytes
                 del alive[name]
-        for gap in starting:
+        for gap in starts.get(step, ()):
             if gap.item.name not in alive:
                 used += gap.item.bytes
             alive.setdefault(gap.item.name, []).append(gap)
@@ -402,8 +438,8 @@ def _span(item: Item, stay: Stay) -> Span:
     return Span(f"{item.name} {stay[0]}", item.bytes, item.life.uses[stay[0]], item.life.uses[stay[1]])
 
 
-def _pack(items: Iterable[Item], kept: Mapping[str, set[int]], legal: Legal, base: int, end: int | None) -> _Packed:
-    packed = _Packed(Packing(legal, base, end))
+def _pack(items: Iterable[Item], kept: Mapping[str, set[int]], empty: Packing) -> _Packed:
+    packed = _Packed(empty)
     packed.add((item, stay) for item in items for stay in _stays(item, kept[item.name]))
     packed.split()
     return packed

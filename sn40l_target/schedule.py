@@ -3,8 +3,9 @@
 A section takes the longest of what its parts take: its stages' arithmetic on their compute units, what it reads and
 writes in the nearest tier, and what it streams from and to each tier behind it; starting it costs the machine's launch
 on top. Sections run one after the other. Fills and spills stand between them and overlap with nothing. The weights of
-the next section may be prefetched while a section runs, into one of two buffers behind everything else in the nearest
-tier, used in turn; a weight that fits there only in part is prefetched in part. One socket has no traffic on its links.
+the next section may be prefetched while a section runs, into one of two halves of what is left of the nearest tier
+behind everything else, used in turn; a weight that fits there only in part is prefetched in part. One socket has no
+traffic on its links.
 
 Sustained rates are not published, so that rates are peaks. What a figure's range makes of a time is its best and its
 worst.
@@ -87,7 +88,8 @@ class Timeline:
             for p in places
             if p.tier == self._near.name
         ]
-        # two buffers of the same size behind everything else, each at the start of a unit
+        taken += [stage.offset + stage.bytes for stage in placed.stages]
+        # two halves of the same size behind everything else, each at the start of a unit
         self._base = self._near.legal(max(taken, default=0), self._near.unit_bytes)
         half = (self._near.bytes - self._base) // 2
         self._half = max(half // self._near.unit_bytes * self._near.unit_bytes, 0)
@@ -111,7 +113,8 @@ class Timeline:
             runs = start + launch
             parts = {self._near.name: load.near / bandwidth[self._near.name]}
             ready = runs
-            early, late = self._prefetched(load)
+            early = {name: bytes_ for name, (_, bytes_) in self._prefetched(load).items()}
+            late = {name: bytes_ - early.get(name, 0) for name, bytes_ in load.weights.items()}
             for tier in machine.tiers[1:]:
                 ahead = sum(n for name, n in early.items() if self._homes[name].tier == tier.name)
                 rest = load.far[tier.name] + sum(n for name, n in late.items() if self._homes[name].tier == tier.name)
@@ -144,8 +147,7 @@ class Timeline:
         """The weights that are read ahead, each into its section's buffer, in the order of the sections."""
         found = []
         for number, (section, load) in enumerate(zip(self._sections, self._loads, strict=True)):
-            at = self._base + number % 2 * self._half
-            for name, bytes_ in self._prefetched(load)[0].items():
+            for name, (offset, bytes_) in self._prefetched(load).items():
                 home = self._homes[name]
                 found.append(
                     Transfer(
@@ -157,10 +159,9 @@ class Timeline:
                         source_tier=home.tier,
                         source=home.offset,
                         target_tier=self._near.name,
-                        target=at,
+                        target=self._base + number % 2 * self._half + offset,
                     )
                 )
-                at += -(-bytes_ // int(self._near.granularity.value)) * int(self._near.granularity.value)
         return found
 
     def time(self) -> FunctionTime:
@@ -177,17 +178,16 @@ class Timeline:
             caching=sum(t.end - t.start for t in apart),
         )
 
-    def _prefetched(self, load: Load) -> tuple[dict[str, int], dict[str, int]]:
-        """By weight, the bytes that are read ahead and those that are not."""
-        early: dict[str, int] = {}
-        room = self._half
-        grain = int(self._near.granularity.value)
+    def _prefetched(self, load: Load) -> dict[str, tuple[int, int]]:
+        """By weight that is read ahead, where in its half it goes, and the bytes."""
+        early: dict[str, tuple[int, int]] = {}
+        end = 0
         for name, bytes_ in load.weights.items():
-            taken = min(bytes_, room)
-            if taken > 0:
-                early[name] = taken
-            room -= -(-taken // grain) * grain
-        return early, {n: b - early.get(n, 0) for n, b in load.weights.items()}
+            offset = self._near.legal(end, bytes_)
+            if offset < self._half:
+                early[name] = offset, min(bytes_, self._half - offset)
+                end = offset + early[name][1]
+        return early
 
     def _compute(self, stage: Stage, element: str, which: Figures) -> float:
         machine = self._machine
@@ -219,7 +219,7 @@ class Timeline:
         return load
 
     def _at(self, buffer: str, position: int) -> Place | None:
-        places = self._placed.places[buffer]
+        places = self._placed.places.get(buffer, ())
         return next((p for p in places if p.first <= position <= p.last), places[0] if places else None)
 
     def _element(self, position: int) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Mapping, Sized
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from .machine import SHARED, Kind, Machine
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 STATE_PREFIX = "state:"
 """Before the name of a cache or a state in the name of its tensor: a weight may have the same name."""
@@ -20,8 +20,18 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+BufferRole = Literal["tile", "resident", "prefetch"]
+"""What a buffer in the nearest tier is for.
+
+``tile``: parts of a tensor that one stage fills, or memory, while another reads the part before: two copies, in banks
+of their own. ``resident``: a tensor that stays whole while the section runs (a weight that tokens stream past, a tensor
+read at computed places) and stands elsewhere. ``prefetch``: a weight, or the first bytes of it, that is read while the
+section in front runs.
+"""
+
+
 class Tensor(_Frozen):
-    """One place of one storage of one function.
+    """One place of one storage of one function, or a buffer in the nearest tier while a section runs.
 
     A weight, a cache or a state stands in every function that uses it, at the same place, and holds it between
     calls too. Any other tensor that the nearest tier has no room for has several places, one entry for each: stays in
@@ -33,6 +43,12 @@ class Tensor(_Frozen):
     SSA values that it holds, one after the other or as views: ``<function>:<position>`` of the op that makes the
     value, with ``#<number>`` where that op has several results, and ``<function>:arg<number>``. An op's scratch has
     no value; its name is ``<function>:<position>.scratch``.
+
+    While a section runs, each tensor that its ops touch stands whole in the nearest tier, or has a buffer there: an
+    entry of its own with a ``role``, named ``<section>/<tensor>``, that is a buffer ``of`` that tensor. A tensor that a
+    section streams and that nothing else uses stands nowhere whole: its entry is itself of the role ``tile``, with its
+    values. ``bytes`` are what an entry takes, of which ``copies`` times ``part`` hold something: a buffer has memory
+    units to itself, for its bytes or for the rate at which it is read.
     """
 
     function: str
@@ -46,6 +62,10 @@ class Tensor(_Frozen):
     section: str | None
     location: str
     values: tuple[str, ...]
+    role: Literal["whole", BufferRole] = "whole"
+    of: str | None = None
+    copies: int = Field(default=1, ge=1)
+    part: int = Field(ge=0)
 
     @property
     def end(self) -> int:
@@ -56,10 +76,6 @@ class Tensor(_Frozen):
     def shared(self) -> bool:
         """Whether it outlives a call and stands at one place for all functions."""
         return self.kind in SHARED
-
-
-Role = Literal["tile", "resident", "scratch"]
-"""Why a section keeps a tensor in the nearest memory; see ``StageBuffer``."""
 
 
 class Stage(_Frozen):
@@ -76,26 +92,11 @@ class Stage(_Frozen):
     compute_units: int = Field(ge=1)
 
 
-class StageBuffer(_Frozen):
-    """What a section keeps of one tensor in the nearest memory while it runs.
-
-    ``role``: ``tile`` for tiles that a stage fills while the next one reads (two copies, in banks of their own),
-    ``resident`` for a tensor that stays whole (a weight that tokens stream past, a tensor read at computed places),
-    ``scratch`` for what an op needs inside itself. ``tensor`` is the id of the value that is buffered, or the scratch's
-    name; ``bytes`` of one copy, ``memory_units`` of all, for their bytes or for the rate at which they are read.
-    """
-
-    tensor: str
-    role: Role
-    bytes: int = Field(ge=0)
-    copies: int = Field(ge=1)
-    memory_units: int = Field(ge=0)
-
-
 class Section(_Frozen):
     """A kernel: the ops that run together as stages, in order, by position.
 
-    ``starts`` says which rule ended the section before it; ``streams`` the tensors that it makes tile by tile, by id.
+    ``starts`` says which rule ended the section before it; ``streams`` the dimensions along which it makes values block
+    by block, by the values' ids.
     """
 
     function: str
@@ -104,9 +105,8 @@ class Section(_Frozen):
     operations: tuple[str, ...]
     location: str
     starts: str
-    streams: tuple[str, ...]
+    streams: Mapping[str, tuple[int, ...]]
     stages: tuple[Stage, ...]
-    buffers: tuple[StageBuffer, ...]
 
     @property
     def work(self) -> int:
@@ -117,11 +117,6 @@ class Section(_Frozen):
     def compute_units(self) -> int:
         """Of all stages."""
         return sum(stage.compute_units for stage in self.stages)
-
-    @property
-    def memory_units(self) -> int:
-        """Of all buffers."""
-        return sum(buffer.memory_units for buffer in self.buffers)
 
 
 class Copy(_Frozen):
@@ -234,6 +229,27 @@ class Plan(_Frozen):
             for tier in self.machine.tiers
             for here in [_once(t for t in self.tensors if t.tier == tier.name)]
         )
+
+    def beside(self, section: Section) -> list[Tensor]:
+        """What stands in the nearest tier while a section runs: its buffers, and what stays there whole."""
+        near = self.machine.tiers[0].name
+        first, last = section.ops[0], section.ops[-1]
+        return [
+            t
+            for t in self.tensors
+            if t.tier == near
+            and (t.shared or (t.function == section.function and t.first_use <= last and first <= t.last_use))
+        ]
+
+    def memory_units(self, section: Section) -> int:
+        """How many units of the nearest tier hold anything while a section runs."""
+        unit = self.machine.tiers[0].unit_bytes
+        spans = sorted((t.offset // unit, -(-t.end // unit)) for t in self.beside(section) if t.bytes)
+        count = reached = 0
+        for first, end in spans:
+            count += max(end - max(first, reached), 0)
+            reached = max(reached, end)
+        return count
 
     def to_json(self) -> str:
         """The plan as JSON text: the fields above and ``summary``."""

@@ -14,13 +14,14 @@ these are problems of their own. Elementwise ops, views and reductions over othe
 2. *Nothing arrives.* A contraction all of whose inputs come from earlier sections has no stage to be passed tiles by.
 3. *Row reduction.* Behind a contraction a whole row is reduced before anything else passes (a norm on the residual
    stream): only that tensor is alive, so to end there costs the least, and the units are free for what follows.
-4. *Units.* The section's stages or their buffers are more than the machine's compute units or memory units.
+4. *Units.* The section's stages or their buffers are more than the machine's compute units or memory units. A weight
+   that alone is more than the memory units does not stay: it streams past the tokens again for each block of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch_mlir import ir
@@ -32,41 +33,34 @@ from .graph import Function
 from .loops import Loops, loops_of
 from .machine import Machine
 from .storage import definition, destinations, is_blank, is_tensor, is_view, keeps_contents, root
+from .tiling import Part
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A section: the positions of its ops that do work, why it starts, its name, and what streams through it.
-
-    ``streams`` are the dimensions, by tensor, along which the section makes it tile by tile; ``resident`` the weights
-    that its tokens stream past.
-    """
+    """A section: its name, why it starts, and its part of the function: the ops that do work, and what streams."""
 
     name: str
-    ops: tuple[int, ...]
     starts: str
-    streams: Mapping[ir.Value, frozenset[int]]
-    resident: frozenset[ir.Value]
+    part: Part
 
 
 START = "the function starts"
 
 
-def cut(function: Function, machine: Machine, fits: Callable[[Sequence[int], frozenset[ir.Value]], bool]) -> list[Cut]:
+def cut(function: Function, machine: Machine, fits: Callable[[Part], bool]) -> list[Cut]:
     """The sections of a function, in order.
 
     Args:
         function: as ``read_program`` gives it.
         machine: whose balance decides what streams.
-        fits: whether ops, by position, are within the machine's units as one section, given the weights that stay.
+        fits: whether ops are within the machine's units as one section.
     """
     return _Cutter(function, machine, fits).cuts()
 
 
 class _Cutter:
-    def __init__(
-        self, function: Function, machine: Machine, fits: Callable[[Sequence[int], frozenset[ir.Value]], bool]
-    ) -> None:
+    def __init__(self, function: Function, machine: Machine, fits: Callable[[Part], bool]) -> None:
         self._function = function
         self._machine = machine
         self._fits = fits
@@ -78,6 +72,7 @@ class _Cutter:
         self._home: dict[ir.Value, int] = {}
         self._streams: dict[ir.Value, frozenset[int]] = {}
         self._done: list[_Open] = []
+        self._kept: dict[int, frozenset[ir.Value]] = {}
 
     def cuts(self) -> list[Cut]:
         """Visits the ops in order."""
@@ -88,8 +83,7 @@ class _Cutter:
                 self._visit(position, op)
         names = self._names()
         return [
-            Cut(name, tuple(o.ops), o.starts, {v: self._streams[v] for v in o.made}, frozenset(o.resident))
-            for name, o in zip(names, self._done, strict=True)
+            Cut(name, o.starts, self._part(o, o.ops, o.resident)) for name, o in zip(names, self._done, strict=True)
         ]
 
     # -- names ---------------------------------------------------------------------------------------------------------
@@ -206,11 +200,9 @@ class _Cutter:
             self._done.append(_Open(reason))
         here, number = self._done[-1], len(self._done) - 1
         here.ops.append(position)
-        weight = self._weight(position)
         loops = self._loops[position]
         here.contracts |= loops is not None and loops.contracts
-        if weight is not None and self._pays(position, weight[1]):
-            here.resident.add(weight[1])
+        here.resident |= self._stays(position)
         streamed = self._result_streams(position, first=reason is not None and reason != START)
         for result in op.results:
             if is_tensor(result):
@@ -232,22 +224,29 @@ class _Cutter:
         loops = self._loops[position]
         if loops is not None and loops.contracts and homes and number not in homes:
             return "nothing arrives: all inputs come from earlier sections"
-        weight = self._weight(position)
-        stay = {weight[1]} if weight is not None and self._pays(position, weight[1]) else set()
-        if not self._fits([*here.ops, position], frozenset(here.resident | stay)):
+        if not self._fits(self._part(here, [*here.ops, position], here.resident | self._stays(position))):
             return "units: the section before is full"
         return None
+
+    def _part(self, section: _Open, ops: Sequence[int], resident: Iterable[ir.Value]) -> Part:
+        return Part(tuple(ops), frozenset(resident), {v: self._streams[v] for v in section.made})
 
     def _id(self, value: ir.Value) -> str:
         return self._function.ids[value]
 
-    def _pays(self, position: int, weight: ir.Value) -> bool:
-        """Whether each byte of a weight is used often enough for its tokens to stream past it."""
-        loops = self._loops[position]
-        assert loops is not None
-        element = str(ir.RankedTensorType(weight.type).element_type)
-        balance = self._machine.peak_of(element) / self._machine.home("weight").bandwidth.value
-        return 2 * loops.steps / size(weight) >= balance
+    def _stays(self, position: int) -> frozenset[ir.Value]:
+        """The weight of a contraction whose bytes are each used often enough for the tokens to stream past it."""
+        if position not in self._kept:
+            weight, loops = self._weight(position), self._loops[position]
+            kept = frozenset[ir.Value]()
+            if weight is not None and loops is not None:
+                element = str(ir.RankedTensorType(weight[1].type).element_type)
+                balance = self._machine.peak_of(element) / self._machine.home("weight").bandwidth.value
+                alone = Part((position,), frozenset({weight[1]}), {})
+                if 2 * loops.steps / size(weight[1]) >= balance and self._fits(alone):
+                    kept = alone.resident
+            self._kept[position] = kept
+        return self._kept[position]
 
     def _streamed(self, value: ir.Value) -> frozenset[int]:
         """The dimensions along which a tensor arrives from its own section."""
@@ -298,7 +297,7 @@ class _Cutter:
             return frozenset(d for v in self._inputs(position) for d in self._streamed(v))
         streaming = {loops.at(i)[d] for i, v in enumerate(loops.operands) for d in self._streamed(v)}
         weight = self._weight(position)
-        if weight is not None and self._pays(position, weight[1]):
+        if weight is not None and self._stays(position):
             streaming |= set(loops.at(1 - weight[0])) - set(loops.at(weight[0]))
         elif first and weight is None and loops.contracts:
             streaming |= set(loops.at(0)) & set(loops.at(1))
@@ -310,6 +309,7 @@ class _Cutter:
         if source in self._home:
             self._home[result] = self._home[source]
             self._streams[result] = _through_view(op, self._streams[source])
+            self._done[self._home[source]].made.append(result)
 
 
 @dataclass

@@ -2,26 +2,83 @@
 
 A tile of an op is a tile of its loops. It is as large as possible such that two copies of what it touches of each
 operand fit in one memory unit, so that a stage fills one while the next stage reads the other; the copies stand in
-banks of their own. What is no multiple of a loop's extent is avoided where a divisor is near. Where even the smallest
-tile is larger, or a tensor stays whole, a buffer spans units for its bytes; where a stage reads faster than one unit
-gives, it spans units for the rate, as far as there are any left.
+banks of their own. What is no multiple of a loop's extent is avoided where a divisor is near. What a section streams
+goes from stage to stage in blocks: parts of the dimensions that are streamed, and the whole of all others.
+
+A buffer has memory units to itself. Where even the smallest tile is larger than a unit, or a tensor stays whole, it
+spans units for its bytes; where a stage reads faster than one unit gives, it may span more for the rate. A section of
+one op that takes more than there is goes without tensors that stay whole, then with smaller and smaller tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import ceil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
 
 from torch_mlir import ir
 
-from .bounds import element_bytes, interval, size
+from .bounds import element_bytes, interval, shape, size
 from .graph import Function
 from .loops import Loops, loops_of
-from .machine import Machine, Tier
-from .schema import Role, Stage, StageBuffer
+from .machine import SHARED, Machine, Tier
+from .schema import BufferRole, Stage
 from .storage import definition, destinations, is_blank, is_tensor, root
 
 _MOVES = frozenset({"arith.constant", "arith.index_cast", "arith.select", "arith.bitcast"})
+
+_MANY = 2**62
+"""More blocks than any stream has steps: each block is one step."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a section keeps of a tensor in the nearest tier while it runs, unless the tensor stands there whole.
+
+    Attributes:
+        tensor: the buffer's name.
+        role: see ``schema.Tensor``.
+        bytes: of one copy.
+        copies: two where one is filled while the other is read.
+        units: the memory units for the bytes of all copies.
+        wide: those for the rate at which it is read, at least ``units``.
+        passing: nothing outside the section uses the tensor, so that it stands nowhere else.
+    """
+
+    tensor: str
+    role: BufferRole
+    bytes: int
+    copies: int
+    units: int
+    wide: int
+    passing: bool
+
+
+_Touch = tuple[str, bool, int]
+"""A buffer's name, whether it must be there whole, and the bytes of it that are there at a time."""
+
+
+@dataclass(frozen=True)
+class _Size:
+    """How small a section's buffers are: into how many blocks streams are cut, the bytes for two tiles of a tensor, and
+    whether what is used at computed places, or again for each block, is there whole."""
+
+    blocks: int
+    share: int
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """Ops, by position, that are to be one section.
+
+    ``resident`` are the weights that stay while tokens stream past them, ``streams`` the dimensions, by tensor, along
+    which the ops pass it on in blocks.
+    """
+
+    ops: Sequence[int]
+    resident: frozenset[ir.Value]
+    streams: Mapping[ir.Value, frozenset[int]]
 
 
 def work_of(op: ir.Operation) -> int:
@@ -48,142 +105,194 @@ class Tiler:
         self._machine = machine
         self._tier = machine.tiers[0]
         self._loops = [loops_of(op) for op in function.ops]
-        self._values = {name: value for value, name in function.ids.items()}
+        self._held = {value: name for name, buffer in function.buffers.items() for value in buffer.values}
         self._reads = [[root(v) for v in op.operands if is_tensor(v)] for op in function.ops]
-        self._seen: dict[tuple[int, bool, tuple[int, ...]], list[StageBuffer]] = {}
-        self._tiles: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+        self._moved: dict[int, list[str]] = {}
+        for move in function.moves:
+            self._moved.setdefault(move.position, []).extend((move.source, move.target))
+        self._touched: dict[tuple[int, frozenset[ir.Value], tuple[int, ...], _Size], list[_Touch]] = {}
+        self._tiles: dict[tuple[int, tuple[int, ...], int], tuple[int, ...]] = {}
 
-    def fits(self, ops: Sequence[int], resident: frozenset[ir.Value]) -> bool:
-        """Whether ops are within the machine's units as one section, with one compute unit a stage."""
-        if len(ops) > int(self._machine.compute_units.value):
+    def fits(self, part: Part) -> bool:
+        """Whether ops are within the machine's units as one section, whatever of it stands whole in the nearest tier.
+
+        Each stage has one compute unit then, and streams go one step at a time.
+        """
+        if len(part.ops) > int(self._machine.compute_units.value):
             return False
-        return sum(b.memory_units for b in self._buffers(ops, resident, {})) <= self._tier.units
+        return self._room(self._needs(part, _Size(_MANY, _share(self._machine), True)))
 
-    def section(
-        self, ops: Sequence[int], resident: frozenset[ir.Value], streamed: Mapping[ir.Value, frozenset[int]]
-    ) -> tuple[tuple[Stage, ...], tuple[StageBuffer, ...]]:
-        """A section's stages and buffers; what it streams is in as many tiles as it has stages, if it is so long."""
-        caps = {position: self._caps(position, len(ops), streamed) for position in ops}
-        work = [work_of(self._function.ops[position]) for position in ops]
+    def section(self, part: Part) -> tuple[tuple[Stage, ...], tuple[Need, ...]]:
+        """A section's stages, and what it needs; what it streams is in as many blocks as it has stages, if so long."""
+        for tried in self._sizes(part):
+            needs = self._needs(part, tried)
+            if self._room(needs):
+                break
+        work = [work_of(self._function.ops[position]) for position in part.ops]
         shares = _shares(work, int(self._machine.compute_units.value))
-        stages = tuple(
-            Stage(
-                op=position, loops=loops.extents, tile=self.tile(position, caps[position]), work=w, compute_units=units
-            )
-            if (loops := self._loops[position]) is not None
-            else Stage(op=position, loops=(), tile=(), work=w, compute_units=units)
-            for position, w, units in zip(ops, work, shares, strict=True)
-        )
-        return stages, self._spread(stages, self._buffers(ops, resident, caps))
+        stages = []
+        for position, operations, units in zip(part.ops, work, shares, strict=True):
+            loops = self._loops[position]
+            extents = () if loops is None else loops.extents
+            tile = () if loops is None else self._tile(position, self._caps(position, part, tried), tried.share)
+            stages.append(Stage(op=position, loops=extents, tile=tile, work=operations, compute_units=units))
+        return tuple(stages), self._widened(stages, needs)
 
-    def tile(self, position: int, caps: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """How many steps of each of an op's loops one tile takes, with at most ``caps`` of each if given."""
-        found = self._tiles.get((position, caps))
+    def _tile(self, position: int, caps: tuple[int, ...], share: int) -> tuple[int, ...]:
+        """How many steps of each of an op's loops one tile takes, at most ``caps``, if so two copies fit in a share."""
+        key = position, caps, share
+        found = self._tiles.get(key)
         if found is None:
             loops = self._loops[position]
             assert loops is not None
-            found = self._tiles[position, caps] = _tile(loops, self._tier, caps or loops.extents)
+            found = self._tiles[key] = _tile(loops, self._tier, caps, share)
         return found
 
-    def _caps(self, position: int, stages: int, streamed: Mapping[ir.Value, frozenset[int]]) -> tuple[int, ...]:
+    def _sizes(self, part: Part) -> Iterator[_Size]:
+        """Sizes of a section's buffers, smaller and smaller: blocks, then what stays whole, then each op's tiles."""
+        share = _share(self._machine)
+        longest = max((max(shape(v)) for v, dimensions in part.streams.items() if dimensions), default=1)
+        blocks = len(part.ops)
+        yield _Size(blocks, share, True)
+        while blocks < longest:
+            blocks *= 2
+            yield _Size(blocks, share, True)
+        while share > 1:
+            yield _Size(blocks, share, False)
+            share //= 2
+        yield _Size(blocks, share, False)
+
+    def _room(self, needs: Sequence[Need]) -> bool:
+        # where there is no other tier, all that does not pass stands whole in this one
+        alone = len(self._machine.tiers) == 1
+        return sum(need.units for need in needs if need.passing or not alone) <= self._tier.units
+
+    def _caps(self, position: int, part: Part, size_: _Size) -> tuple[int, ...]:
+        """At most how many steps of each loop one tile takes, so that streams are passed on in blocks."""
         loops = self._loops[position]
         if loops is None:
             return ()
         caps = list(loops.extents)
         at = loops.at(len(loops.inputs))
-        for dimension in streamed.get(self._function.ops[position].results[0], frozenset()):
+        for dimension in part.streams.get(self._function.ops[position].results[0], frozenset()):
             loop = at[dimension]
             if loop is not None:
-                caps[loop] = _divisor(caps[loop], -(-caps[loop] // stages))
+                caps[loop] = _divisor(caps[loop], -(-caps[loop] // size_.blocks))
         return tuple(caps)
 
-    def _buffers(
-        self, ops: Sequence[int], resident: frozenset[ir.Value], caps: dict[int, tuple[int, ...]]
-    ) -> list[StageBuffer]:
-        """One buffer for each tensor that the ops read or write, as large as the largest tile of it."""
-        found: dict[str, StageBuffer] = {}
-        for position in ops:
-            key = position, not resident.isdisjoint(self._reads[position]), caps.get(position, ())
-            if key not in self._seen:
-                touched = self._touched(position, resident, caps.get(position, ()))
-                self._seen[key] = [self._buffer(*part) for part in touched]
-            for buffer in self._seen[key]:
-                old = found.get(buffer.tensor)
+    def _needs(self, part: Part, size_: _Size) -> list[Need]:
+        """One buffer for each tensor that the ops read or write, as large as the largest part of it at a time."""
+        most: dict[str, tuple[bool, int]] = {}
+        for position in part.ops:
+            key = position, part.resident.intersection(self._reads[position]), self._caps(position, part, size_), size_
+            if key not in self._touched:
+                self._touched[key] = list(self._touch(*key))
+            for tensor, whole, bytes_ in self._touched[key]:
                 # what must be whole for one op is whole for all
-                if old is None or _outweighs(buffer, old):
-                    found[buffer.tensor] = buffer
-        return list(found.values())
+                most[tensor] = max(most.get(tensor, (False, 0)), (whole, bytes_))
+        for value, dimensions in part.streams.items():
+            held = self._held.get(self._function.ids[value])
+            if held is not None and dimensions:
+                most[held] = max(most.get(held, (False, 0)), (False, _block(value, dimensions, size_.blocks)))
+        passing = self._passing(part)
+        return [self._need(tensor, whole, bytes_, tensor in passing) for tensor, (whole, bytes_) in most.items()]
 
-    def _touched(
-        self, position: int, resident: frozenset[ir.Value], caps: tuple[int, ...]
-    ) -> list[tuple[str, Role, int]]:
+    def _touch(
+        self, position: int, resident: frozenset[ir.Value], caps: tuple[int, ...], size_: _Size
+    ) -> Iterator[_Touch]:
+        """The buffers that an op touches: whether each must be there whole, and how much of it is at a time."""
         op, loops = self._function.ops[position], self._loops[position]
-        half = self._tier.unit_bytes // 2
-        touched: list[tuple[str, Role, int]] = []
-        if loops is not None:
-            tile = self.tile(position, caps)
-            for number, value in enumerate(loops.operands):
-                if number >= len(loops.inputs):
-                    value = op.results[number - len(loops.inputs)]
-                elif is_blank(value):
-                    continue
-                source = root(value)
-                if source in resident:
-                    touched.append((self._name(source), "resident", size(source)))
-                else:
-                    touched.append((self._name(source), "tile", loops.tile_bytes(number, tile)))
-        else:
-            into = {o for o, _ in destinations(op) if is_blank(op.operands[o])}
-            values = [v for i, v in enumerate(op.operands) if is_tensor(v) and i not in into]
-            touched += [
-                (self._name(root(v)), "tile", min(size(v), half)) for v in (*values, *op.results) if is_tensor(v)
-            ]
+        half = max(size_.share // 2, 1)
+        for value, bytes_ in self._parts(position, caps, size_.share):
+            source = root(value)
+            held = self._held.get(self._function.ids[source])
+            stays = size_.whole and source in resident
+            if held is not None:
+                yield held, stays, size(source) if stays else bytes_
         for value in self._function.captured.get(position, ()):
             source = root(value)
             made = definition(source)
+            held = self._held.get(self._function.ids[source])
             # a weight that is looked up in is read row by row from where it stands
-            if made is None or made.name != "kv.parameter":
-                touched.append((self._name(source), "resident", size(source)))
-        scratch = self._function.buffers.get(f"{self._function.name}:{position}.scratch")
-        if scratch is not None:
-            touched.append((scratch.name, "scratch", scratch.bytes))
-        return touched
+            rows = made is not None and made.name == "kv.parameter"
+            if held is not None and (rows or not size_.whole):
+                row = size(op.results[0]) if loops is not None else size(source)
+                yield held, False, min(row, size(source), half)
+            elif held is not None:
+                yield held, True, size(source)
+        for name in (f"{self._function.name}:{position}.scratch", *self._moved.get(position, ())):
+            if name in self._function.buffers:
+                yield name, False, min(self._function.buffers[name].bytes, half)
 
-    def _name(self, value: ir.Value) -> str:
-        return self._function.ids[value]
+    def _parts(self, position: int, caps: tuple[int, ...], share: int) -> Iterator[tuple[ir.Value, int]]:
+        """The operands and results of an op, and the bytes of each that one tile touches."""
+        op, loops = self._function.ops[position], self._loops[position]
+        if loops is None:
+            into = {o for o, _ in destinations(op) if is_blank(op.operands[o])}
+            values = [v for i, v in enumerate(op.operands) if i not in into]
+            yield from ((v, min(size(v), max(share // 2, 1))) for v in (*values, *op.results) if is_tensor(v))
+            return
+        tile = self._tile(position, caps, share)
+        for number, value in enumerate(loops.operands):
+            made = number - len(loops.inputs)
+            if made >= 0 or not is_blank(value):
+                yield op.results[made] if made >= 0 else value, loops.tile_bytes(number, tile)
 
-    def _buffer(self, name: str, role: Role, bytes_: int) -> StageBuffer:
-        copies = 2 if role == "tile" else 1
+    def _passing(self, part: Part) -> set[str]:
+        """The buffers that the ops make, pass on in blocks, and alone use."""
+        inside, streamed = set(part.ops), {v for v, dimensions in part.streams.items() if dimensions}
+        made: dict[str, list[ir.Value]] = {}
+        for position in part.ops:
+            for result in self._function.ops[position].results:
+                held = self._held.get(self._function.ids[result])
+                if held is not None:
+                    made.setdefault(held, []).append(result)
+        return {
+            name
+            for name, values in made.items()
+            # what a loop builds is there when the loop ends
+            if streamed.issuperset(values)
+            and all(definition(v).name != "scf.for" for v in values)
+            and self._function.buffers[name].kind not in SHARED
+            and inside.issuperset(self._function.lifetimes[name].uses)
+        }
+
+    def _need(self, tensor: str, whole: bool, bytes_: int, passing: bool) -> Need:
+        copies = 1 if whole else 2
         banks = copies * ceil(bytes_ / self._tier.bank)
         units = ceil(banks * self._tier.bank / self._tier.unit_bytes)
-        return StageBuffer(tensor=name, role=role, bytes=bytes_, copies=copies, memory_units=units)
+        return Need(tensor, "resident" if whole else "tile", bytes_, copies, units, units, passing)
 
-    def _spread(self, stages: Sequence[Stage], buffers: Sequence[StageBuffer]) -> tuple[StageBuffer, ...]:
-        """Buffers with the units that the rate of the slowest stage, or of memory, takes; while there are any left."""
-        rate = self._tier.bandwidth.value / self._tier.units
-        seconds = max(*(self._seconds(stage) for stage in stages), self._streaming(buffers))
-        left = self._tier.units - sum(b.memory_units for b in buffers)
-        found: list[StageBuffer] = []
-        for buffer in buffers:
-            value = self._values.get(buffer.tensor)
-            wanted = ceil(size(value) / seconds / rate) if value is not None and seconds > 0 else 0
-            more = max(0, min(wanted - buffer.memory_units, left))
+    def _widened(self, stages: Sequence[Stage], needs: Sequence[Need]) -> tuple[Need, ...]:
+        """With the units that the rate of the slowest stage, or of memory, takes; while there are any left."""
+        rate = self._tier.bandwidth.value / max(self._tier.units, 1)
+        buffers = self._function.buffers
+        kept = sum(buffers[n.tensor].bytes for n in needs if buffers[n.tensor].kind in SHARED)
+        streaming = kept / self._machine.home("weight").bandwidth.value
+        seconds = max(*(self._seconds(stage) for stage in stages), streaming)
+        left = self._tier.units - sum(need.units for need in needs)
+        found: list[Need] = []
+        for need in needs:
+            wanted = ceil(buffers[need.tensor].bytes / seconds / rate) if seconds > 0 else 0
+            more = max(0, min(wanted - need.units, left))
             left -= more
-            found.append(buffer.model_copy(update={"memory_units": buffer.memory_units + more}))
+            found.append(replace(need, wide=need.units + more))
         return tuple(found)
-
-    def _streaming(self, buffers: Sequence[StageBuffer]) -> float:
-        """How long the weights and states that a section reads take from where they live."""
-        values = [v for b in buffers if (v := self._values.get(b.tensor)) is not None]
-        made = [(v, op.name) for v in values if (op := definition(v)) is not None]
-        bytes_ = sum(size(v) for v, name in made if name in ("kv.parameter", "kv.state_load"))
-        return bytes_ / self._machine.home("weight").bandwidth.value
 
     def _seconds(self, stage: Stage) -> float:
         results = [r for r in self._function.ops[stage.op].results if is_tensor(r)]
         element = str(ir.RankedTensorType(results[0].type).element_type) if results else ""
         one = self._machine.peak_of(element) / self._machine.compute_units.value
         return stage.work / (stage.compute_units * one)
+
+
+def _share(machine: Machine) -> int:
+    """The bytes of the nearest tier for one stage's tiles of one tensor, two of which fit: those of a unit.
+
+    A flat memory is shared by as many stages as there are compute units.
+    """
+    tier = machine.tiers[0]
+    return max(tier.bytes // int(machine.compute_units.value), 1) if tier.flat else tier.unit_bytes
 
 
 def _shares(work: Sequence[int], units: int) -> list[int]:
@@ -197,20 +306,26 @@ def _shares(work: Sequence[int], units: int) -> list[int]:
     return shares
 
 
+def _block(value: ir.Value, dimensions: frozenset[int], blocks: int) -> int:
+    """The bytes of a tensor that are passed on at a time, where the given dimensions are streamed in so many blocks."""
+    extents = [_divisor(n, -(-n // blocks)) if d in dimensions else n for d, n in enumerate(shape(value))]
+    return prod(extents) * element_bytes(ir.RankedTensorType(value.type).element_type)
+
+
 def _divisor(extent: int, most: int) -> int:
     """The largest divisor of an extent that is at most ``most``; ``most`` itself where that is less than half of it."""
     divisor = next(d for d in range(max(1, most), 0, -1) if extent % d == 0)
     return divisor if 2 * divisor >= most else most
 
 
-def _tile(loops: Loops, tier: Tier, caps: tuple[int, ...]) -> tuple[int, ...]:
-    """The largest tile two copies of whose operands each fit in a unit, in banks of their own.
+def _tile(loops: Loops, tier: Tier, caps: tuple[int, ...], share: int) -> tuple[int, ...]:
+    """The largest tile two copies of whose operands each fit in a share, in banks of their own.
 
     The loop that is cut is the one with the most steps among those that walk the operand that is too large, a
     parallel one before one that is reduced; an operand's last dimension is not cut below one step of the memory while
     anything else can be.
     """
-    half = tier.unit_bytes // tier.bank // 2 * tier.bank or tier.unit_bytes // 2
+    half = share // tier.bank // 2 * tier.bank or share // 2
     tile = list(caps)
     vectors = _vectors(loops, int(tier.granularity.value))
     while True:
@@ -239,8 +354,3 @@ def _walks(loops: Loops, operand: int, tile: Sequence[int], loop: int) -> bool:
     """Whether fewer steps of a loop make an operand's tile smaller."""
     less = [1 if i == loop else t for i, t in enumerate(tile)]
     return loops.tile_bytes(operand, less) < loops.tile_bytes(operand, tile)
-
-
-def _outweighs(buffer: StageBuffer, other: StageBuffer) -> bool:
-    """Whether a buffer serves where another of the same tensor does: whole, or with larger tiles."""
-    return (buffer.role == "resident", buffer.bytes) > (other.role == "resident", other.bytes)

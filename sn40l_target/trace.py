@@ -40,7 +40,7 @@ def trace_json(plan: Plan) -> str:
                         "ops": len(section.ops),
                         "work": section.work,
                         "compute_units": section.compute_units,
-                        "memory_units": section.memory_units,
+                        "memory_units": plan.memory_units(section),
                         "location": section.location,
                     },
                 }

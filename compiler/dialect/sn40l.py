@@ -1,12 +1,13 @@
 """The sn40l dialect: a program's plan for a static dataflow machine, as IR beside the functions that it is of.
 
 One ``sn40l.plan`` stands at the end of the module. Inside are the machine's tiers, nearest first, and then, function by
-function, sections and transfers in the order in which the machine runs them: the schedule. A section holds the buffers
-that its stages share, its stages, one for each of its ops, with their tiles, and transfers between them. Ops are named
+function, sections and transfers in the order in which the machine runs them: the schedule. A section holds its buffers
+in the first tier, its stages, one for each of its ops, with their tiles, and transfers between them. Ops are named
 by their position in their function, tensors by the names that ``plan.json`` has. Where tensors stand is written on the
 ops that make them (``sn40l.tier``, ``sn40l.offset``, ``sn40l.bytes``).
 """
 
+from itertools import pairwise
 from typing import Any
 
 from torch_mlir import ir
@@ -20,7 +21,7 @@ class Sn40l(ext.Dialect, name="sn40l"):
     """The dialect; ``Sn40l.load()`` in a context before any of its ops is parsed or built."""
 
 
-_ROLES = ("tile", "resident", "scratch")
+_ROLES = ("tile", "resident")
 _MOVES = ("fill", "spill", "prefetch")
 
 
@@ -108,8 +109,7 @@ class TierOp(Sn40l.Operation, name="tier"):
 class SectionOp(Sn40l.Operation, name="section", traits=[ir.NoTerminatorTrait]):
     """A kernel: stages that run beside one another and pass tiles on; ``starts`` says why it starts where it does.
 
-    Its stages' compute units are at most the plan's. Its buffers' memory units are at most the first tier's, unless it
-    is a single stage: that one is as small as it can be.
+    Its stages' compute units are at most the plan's. No two of its buffers share a byte of the first tier.
     See tests/lit/dialect/sn40l.mlir.
     """
 
@@ -132,11 +132,15 @@ class SectionOp(Sn40l.Operation, name="section", traits=[ir.NoTerminatorTrait]):
         taken, limit = sum(integer(stage, "compute_units") for stage in stages), integer(plan, "compute_units")
         if taken > limit:
             return fail(op, f"takes {taken} compute units, and the plan has {limit}")
-        units = [integer(i, "memory_units") for i in _inside(op) if i.name == BufferOp.OPERATION_NAME]
-        tier = next(iter(_tiers(plan).values()))
-        room = max(1, integer(tier, "capacity") // integer(tier, "unit"))
-        if sum(units) > room and len(stages) > 1:
-            return fail(op, f"takes {sum(units)} memory units, and {string(tier, 'tier')} has {room}")
+        buffers = [i for i in _inside(op) if i.name == BufferOp.OPERATION_NAME and integer(i, "bytes")]
+        buffers.sort(key=lambda buffer: integer(buffer, "offset"))
+        for a, b in pairwise(buffers):
+            end, start = integer(a, "offset") + integer(a, "bytes"), integer(b, "offset")
+            if end > start:
+                names = string(a, "tensor"), string(b, "tensor")
+                return fail(
+                    op, f"its buffer of {names[0]} ends at byte {end}, and that of {names[1]} starts at {start}"
+                )
         return True
 
 
@@ -171,29 +175,35 @@ class StageOp(Sn40l.Operation, name="stage"):
 
 
 class BufferOp(Sn40l.Operation, name="buffer"):
-    """What a section keeps of a tensor in the first tier: ``copies`` of ``bytes`` in so many of the tier's units.
+    """What a section keeps of a tensor in the first tier: ``copies`` of ``part`` bytes, in ``bytes`` at an ``offset``.
 
-    ``role``: ``tile``, passed on from stage to stage; ``resident``, whole; ``scratch``, inside an op.
+    ``role``: ``tile``, passed on part by part from stage to stage, or from and to another tier; ``resident``, whole.
     See tests/lit/dialect/sn40l.mlir.
     """
 
     tensor: ir.StringAttr
     role: ir.StringAttr
-    bytes: ir.IntegerAttr
+    part: ir.IntegerAttr
     copies: ir.IntegerAttr
-    memory_units: ir.IntegerAttr
+    offset: ir.IntegerAttr
+    bytes: ir.IntegerAttr
 
     @staticmethod
     def verify_invariants(op: Any) -> bool:
         section = _stands_in(op, SectionOp.OPERATION_NAME) if declared(op) else None
-        if section is None or not (_at_least(op, 0, "bytes", "memory_units") and _at_least(op, 1, "copies")):
+        if section is None or not (_at_least(op, 0, "part", "offset", "bytes") and _at_least(op, 1, "copies")):
             return False
         if string(op, "role") not in _ROLES:
             return fail(op, f"role must be one of {', '.join(_ROLES)}, got {string(op, 'role')}")
-        needed, units = integer(op, "copies") * integer(op, "bytes"), integer(op, "memory_units")
+        needed, taken = integer(op, "copies") * integer(op, "part"), integer(op, "bytes")
+        if taken < needed:
+            return fail(op, f"needs {needed} bytes for {integer(op, 'copies')} copies, and takes {taken}")
         plan = section.parent
-        unit = integer(next(iter(_tiers(plan).values())), "unit") if plan.name == PlanOp.OPERATION_NAME else needed
-        return units * unit >= needed or fail(op, f"takes {needed} bytes, and {units} units of {unit} are less")
+        if plan.name != PlanOp.OPERATION_NAME:
+            return True
+        tier = next(iter(_tiers(plan).values()))
+        end, capacity = integer(op, "offset") + taken, integer(tier, "capacity")
+        return end <= capacity or fail(op, f"ends at byte {end}, and {string(tier, 'tier')} has {capacity}")
 
 
 class TransferOp(Sn40l.Operation, name="transfer"):
