@@ -6,15 +6,15 @@ places are by section, and what a section takes of the nearest tier is one sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from .errors import PlacementError
 from .graph import Function, Program
 from .lifetime import Steps
 from .machine import SHARED, Machine
 from .packing import Packing, Span
-from .residency import PATIENCE, Item, Move, Residency, keep, keep_first, moves
+from .residency import PATIENCE, Item, Move, Residency, around, keep, keep_first, moves
 from .schema import Section, Tensor, count, memory_map
 from .storage import Buffer
 from .tiling import Need
@@ -78,7 +78,7 @@ class _Packed:
     ends: Mapping[str, int]
     shared_left: Sequence[Buffer]
     local_left: Mapping[str, Sequence[Buffer]]
-    large: Kernel | None
+    large: _Local | None
 
     @property
     def left(self) -> list[Buffer]:
@@ -87,12 +87,16 @@ class _Packed:
 
 @dataclass(frozen=True)
 class _Local:
-    """One way to place what a function needs for a call; ``large`` is a section that needs more than there is."""
+    """One way to place what a function needs for a call.
+
+    ``large`` is a section that needs more of the nearest tier than there is; ``needed`` is what would be enough.
+    """
 
     placed: Placed
     ends: Mapping[str, int]
     left: Sequence[Buffer]
     large: Kernel | None = None
+    needed: int = 0
 
 
 Kernels = Mapping[str, Sequence[Kernel]]
@@ -189,7 +193,7 @@ def _pack(
     shared, shared_left = _pack_shared(program, machine, ends)
     local: dict[str, Placed] = {}
     local_left: dict[str, Sequence[Buffer]] = {}
-    large: Kernel | None = None
+    large: _Local | None = None
     most = {tier.name: shared[tier.name].end for tier in machine.tiers}
     for name, function in program.functions.items():
         found = _Placer(function, kernels[name], machine, shared, ends).ways(patience)
@@ -203,7 +207,7 @@ def _pack(
                 key=lambda way: sum(max(way.ends[t.name] - t.bytes, 0) for t in machine.tiers if t.name in way.ends),
             )
         local[name], local_left[name] = best.placed, best.left
-        large = large or best.large
+        large = large or (best if best.large is not None else None)
         most = {tier: max(end, best.ends.get(tier, 0)) for tier, end in most.items()}
     return _Packed(shared, local, most, shared_left, local_left, large)
 
@@ -250,10 +254,9 @@ class _Placer:
     def ways(self, patience: int) -> list[_Local]:
         """The ways; those that move the fewest bytes last."""
         legal, end = self._near.legal, self._ends[self._near.name]
-        there = {*self._shared[self._near.name].offsets, *(item.name for item in self._nearest)}
         found: list[_Local] = []
         for wide in (False, True):
-            stages = self._stages(wide, there)
+            stages = self._stages(wide, None)
             if end is not None and _end(stages) > end:
                 continue
             first = keep_first(self._nearest, legal, self._base, end, _spans(stages))
@@ -262,27 +265,55 @@ class _Placer:
                 found.append(self._local(first, stages))
         if found:
             return found
-        stages = self._stages(False, set(self._shared[self._near.name].offsets))
-        if end is None or _end(stages) > end:
-            large = max(self._kernels, key=lambda kernel: sum(need.units for need in kernel.needs))
-            return [self._local(Residency(), stages, large)]
-        kept = keep(self._nearest, self._near, self._base, end, patience, _spans(stages))
-        return [self._local(residency, stages) for residency in kept]
+        at_home = self._stages(False, Residency())
+        if end is None or _end(at_home) > end:
+            large = max(self._kernels, key=lambda kernel: sum(need.least for need in kernel.needs))
+            whole = self._stages(False, None)
+            everything = self._local(keep_first(self._nearest, legal, self._base, None, _spans(whole)), whole)
+            needed = min(_end(at_home), everything.ends[self._near.name])
+            return [replace(self._local(Residency(), at_home), large=large, needed=needed)]
+        kept = keep(self._nearest, self._near, self._base, end, patience, _spans(self._stages(False, None)))
+        return [self._local(*self._settled(residency, _end(at_home))) for residency in kept]
 
-    def _stages(self, wide: bool, there: Collection[str]) -> list[StageBuffer]:
-        """The buffers of each section for what does not stand whole in the nearest tier, from its base on."""
-        unit, found = self._near.unit_bytes, list[StageBuffer]()
+    def _settled(self, found: Residency, least: int) -> tuple[Residency, list[StageBuffer]]:
+        """Stays together with the buffers of what does not stay; those that find no room any more are given up.
+
+        All is within the room that the stays were found for, or the one that the buffers of everything take.
+        """
+        end = max(found.end or 0, least)
+        while True:
+            stages = self._stages(False, found)
+            kept = around(self._nearest, found, self._near.legal, self._base, _spans(stages), end)
+            if all(kept.of(name).keys() == stays.keys() for name, stays in found.stays.items()):
+                return kept, stages
+            found = kept
+
+    def _stages(self, wide: bool, residency: Residency | None) -> list[StageBuffer]:
+        """The buffers of each section for what does not stand whole in the nearest tier, from its base on.
+
+        Args:
+            wide: whether they are as wide as their rate asks for.
+            residency: what stands there whole, and when; None for all that may.
+        """
+        found: list[StageBuffer] = []
+        always = set(self._shared[self._near.name].offsets)
+        whole: dict[str, list[range]] = {}
+        for item in self._nearest:
+            uses = item.life.uses
+            stays = [(0, len(uses) - 1)] if residency is None else residency.of(item.name)
+            whole[item.name] = [range(uses[first], uses[last] + 1) for first, last in stays]
         for number, kernel in enumerate(self._kernels):
-            at = self._base
+            at = self._near.legal(self._base, self._near.unit_bytes)
             for need in kernel.needs:
-                if need.passing or need.tensor not in there:
-                    taken = (need.wide if wide else need.units) * unit
-                    at = self._near.legal(at, max(taken, unit))
+                stands = need.tensor in always or any(number in stay for stay in whole.get(need.tensor, ()))
+                if need.passing or not stands:
+                    taken = need.wide if wide else need.least
+                    at = self._near.legal(at, taken)
                     found.append(StageBuffer(number, need, at, taken))
                     at += taken
         return found
 
-    def _local(self, residency: Residency, stages: Sequence[StageBuffer], large: Kernel | None = None) -> _Local:
+    def _local(self, residency: Residency, stages: Sequence[StageBuffer]) -> _Local:
         near, *far = self._machine.tiers
         function, steps = self._function, self._steps
         places: dict[str, list[Place]] = {}
@@ -302,7 +333,6 @@ class _Placer:
                 moved[item.name] = [
                     Move(m.kind, steps.last(m.step) if m.kind == "spill" else steps.first(m.step)) for m in found
                 ]
-        stages = [s for s in stages if s.need.passing or not self._whole(places.get(s.need.tensor, ()), s.section)]
         homeless.sort(key=lambda h: (-len(moved[h[0].name]), -h[0].bytes, h[1], h[0].name))
         whole = (
             p.offset + function.buffers[n].bytes for n, all_ in places.items() for p in all_ if p.tier == near.name
@@ -325,7 +355,7 @@ class _Placer:
                     homeless.append((item, first, last))
             most[tier.name] = packing.end
         left = [function.buffers[item.name] for item, _, _ in homeless]
-        return _Local(Placed(places, moved, stages), most, left, large)
+        return _Local(Placed(places, moved, stages), most, left)
 
     def _place(self, item: Item, tier: str, offset: int, first: int, last: int) -> Place:
         """A place from one step to another; an item's first and last are those of its own first and last use."""
@@ -333,11 +363,6 @@ class _Placer:
         starts = life.first if first == item.life.first else self._steps.first(first)
         ends = life.last if last == item.life.last else self._steps.last(last)
         return Place(tier, offset, starts, ends)
-
-    def _whole(self, places: Sequence[Place], step: int) -> bool:
-        """Whether a buffer stands whole in the nearest tier while a section runs."""
-        here = [p for p in places if p.tier == self._near.name]
-        return any(self._steps.of(p.first) <= step <= self._steps.of(p.last) for p in here)
 
 
 def _spans(stages: Sequence[StageBuffer]) -> dict[Span, int]:
@@ -358,8 +383,9 @@ def _lacking(program: Program, kernels: Kernels, machine: Machine, patience: int
 
 
 def _overflow(program: Program, kernels: Kernels, machine: Machine, packed: _Packed, patience: int) -> PlacementError:
-    if packed.large is not None and not packed.shared_left:
-        return _too_large(program.functions[packed.large.section.function], packed.large, machine)
+    if packed.large is not None and packed.large.large is not None and not packed.shared_left:
+        kernel = packed.large.large
+        return _too_large(program.functions[kernel.section.function], kernel, packed.large.needed, machine)
     lacking = _lacking(program, kernels, machine, patience)
     short = " and ".join(f"{name} lacks {n:,} bytes" for name, n in lacking.items())
     failed = [name for name, left in packed.local_left.items() if left]
@@ -382,18 +408,17 @@ def _overflow(program: Program, kernels: Kernels, machine: Machine, packed: _Pac
     return PlacementError("\n".join(lines))
 
 
-def _too_large(function: Function, kernel: Kernel, machine: Machine) -> PlacementError:
+def _too_large(function: Function, kernel: Kernel, needed: int, machine: Machine) -> PlacementError:
     """An op whose tensors do not fit in the nearest tier, each cut to its least tile."""
     near, position = machine.tiers[0], kernel.section.ops[0]
     stages, at = [], 0
     for need in kernel.needs:
-        stages.append(StageBuffer(0, need, at, need.units * near.unit_bytes))
-        at += stages[-1].bytes
+        stages.append(StageBuffer(0, need, near.legal(at, need.least), need.least))
+        at = stages[-1].offset + need.least
     op = function.ops[position]
-    what = (
-        f"no room on {machine.name} for '{op.name}' in its least tiles: {near.name} lacks {at - near.bytes:,} bytes of "
-        f"{at:,}; give it a smaller shape, or the machine more of {near.name}; memory map:"
-    )
-    return PlacementError(
-        f"{what}\n{memory_map(machine, stage_tensors(function, [kernel], stages, near.name))}", op.location
-    )
+    lines = [
+        f"no room on {machine.name} for '{op.name}' in its least tiles: {near.name} lacks {needed - near.bytes:,} "
+        f"bytes of {needed:,}; give it a smaller shape, or the machine more of {near.name}; memory map:",
+        memory_map(machine, stage_tensors(function, [kernel], stages, near.name)),
+    ]
+    return PlacementError("\n".join(lines), op.location)

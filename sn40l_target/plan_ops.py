@@ -62,9 +62,9 @@ def _schedule(plan: Plan, function: str, inside: ir.InsertionPoint) -> None:
         op = _create(SectionOp.OPERATION_NAME, fields, inside, regions=1)
         body = ir.InsertionPoint(op.regions[0].blocks.append())
         for buffer in (t for t in plan.tensors if t.section == section.name and t.role in ("tile", "resident")):
-            of = {"tensor": buffer.of or buffer.name, "role": buffer.role, "part": buffer.part}
+            held: dict[str, _Value] = {"tensor": buffer.of or buffer.name, "role": buffer.role, "part": buffer.part}
             place = {"copies": buffer.copies, "offset": buffer.offset, "bytes": buffer.bytes}
-            _create(BufferOp.OPERATION_NAME, of | place, body)
+            _create(BufferOp.OPERATION_NAME, {**held, **place}, body)
         for following in sections[number + 1 : number + 2]:
             _transfers(ahead.get(following.ops[0], []), body)
         for stage in section.stages:

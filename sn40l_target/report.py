@@ -96,7 +96,7 @@ def _function(plan: Plan, name: str) -> dict[str, Any]:
                 ],
             }
         )
-    here = sorted((t for t in plan.tensors if t.function == name), key=lambda t: (-t.bytes, t.name))
+    here = sorted((t for t in plan.tensors if t.function == name and t.of is None), key=lambda t: (-t.bytes, t.name))
     return {
         "name": name,
         "time": time.model_dump() | {"tokens_per_second": time.tokens_per_second},

@@ -10,7 +10,7 @@ exact solver minimise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from math import gcd
@@ -101,10 +101,14 @@ def _count(item: Item, stays: tuple[Stay, ...]) -> int:
 
 @dataclass
 class Residency:
-    """The stays of each buffer in the nearest tier, with their offsets, and the bytes that all buffers move."""
+    """The stays of each buffer in the nearest tier, with their offsets, and the bytes that all buffers move.
+
+    ``end`` is that of the room that they were found for; None for one without end.
+    """
 
     stays: dict[str, dict[Stay, int]] = field(default_factory=dict)
     traffic: int = 0
+    end: int | None = None
 
     def of(self, name: str) -> dict[Stay, int]:
         """A buffer's stays."""
@@ -183,8 +187,8 @@ def keep(
     move that it costs; the most bytes and steps for each move). The best of these and of the smaller room's stays is
     then improved: the stays around a step are taken out and put back in another order, where that moves fewer bytes.
 
-    What is found for a room does not depend on the rooms behind it. So a larger tier has all that a smaller one has,
-    and more, as long as every room that makes a difference is tried (those of a small graph are).
+    What is found for a room, with the room's end, does not depend on the rooms behind it. So a larger tier has all that
+    a smaller one has, and more, as long as every room that makes a difference is tried (those of a small graph are).
 
     Args:
         items: the buffers.
@@ -197,9 +201,9 @@ def keep(
     Returns:
         the stays by room, those that move the fewest bytes last.
     """
-    found: list[Residency] = [Residency({}, sum(traffic(item, []) for item in items))]
     fixed = fixed or {}
     behind = _around(fixed, tier.legal, base, None).end
+    found: list[Residency] = [Residency({}, sum(traffic(item, []) for item in items), behind)]
     for room in [*([behind] if behind > base else []), *_rooms(items, tier, behind, end)]:
         empty = _around(fixed, tier.legal, base, room)
         free = _free(items, fixed, empty)
@@ -210,8 +214,17 @@ def keep(
             best = min(best, packed.residency(items), key=lambda r: r.traffic)
         best = _improve(items, best, empty, free, patience)
         if best.traffic < found[-1].traffic:
-            found.append(best)
+            found.append(replace(best, end=room))
     return found
+
+
+def around(
+    items: Sequence[Item], found: Residency, legal: Legal, base: int, fixed: Mapping[Span, int], end: int
+) -> Residency:
+    """The stays of a residency that find room around what is fixed, largest first."""
+    packed = _Packed(_around(fixed, legal, base, end))
+    packed.add((item, stay) for item in items for stay in found.of(item.name))
+    return replace(packed.residency(items), end=end)
 
 
 def _around(fixed: Mapping[Span, int], legal: Legal, base: int, end: int | None) -> Packing:

@@ -203,11 +203,13 @@ class Timeline:
                 place = self._at(access.buffer, position)
                 # whatever a stage reads or writes passes through the nearest tier
                 load.near += access.bytes
+                if place is None or place.tier == self._near.name:
+                    continue
                 if self._function.buffers[access.buffer].kind == "weight":
                     load.weights[access.buffer] = max(load.weights.get(access.buffer, 0), access.bytes)
-                elif place is not None and place.tier != self._near.name and access.writes:
+                elif access.writes:
                     load.far[place.tier] += access.bytes
-                elif place is not None and place.tier != self._near.name:
+                else:
                     # stages that read the same tensor are given it at the same time
                     load.far[place.tier] += max(access.bytes - far.get(access.buffer, 0), 0)
                     far[access.buffer] = max(far.get(access.buffer, 0), access.bytes)

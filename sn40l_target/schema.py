@@ -48,7 +48,7 @@ class Tensor(_Frozen):
     entry of its own with a ``role``, named ``<section>/<tensor>``, that is a buffer ``of`` that tensor. A tensor that a
     section streams and that nothing else uses stands nowhere whole: its entry is itself of the role ``tile``, with its
     values. ``bytes`` are what an entry takes, of which ``copies`` times ``part`` hold something: a buffer has memory
-    units to itself, for its bytes or for the rate at which it is read.
+    units, or banks of one, to itself, for its bytes or for the rate at which it is read.
     """
 
     function: str

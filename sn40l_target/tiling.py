@@ -7,7 +7,8 @@ goes from stage to stage in blocks: parts of the dimensions that are streamed, a
 
 A buffer has memory units to itself. Where even the smallest tile is larger than a unit, or a tensor stays whole, it
 spans units for its bytes; where a stage reads faster than one unit gives, it may span more for the rate. A section of
-one op that takes more than there is goes without tensors that stay whole, then with smaller and smaller tiles.
+one op that takes more than there is goes without tensors that stay whole, then with smaller and smaller tiles, then
+with buffers that share units, in banks of their own.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Need:
         role: see ``schema.Tensor``.
         bytes: of one copy.
         copies: two where one is filled while the other is read.
-        units: the memory units for the bytes of all copies.
-        wide: those for the rate at which it is read, at least ``units``.
+        least: what all copies take, in whole memory units or banks.
+        wide: the units for the rate at which it is read, in bytes; at least ``least``.
         passing: nothing outside the section uses the tensor, so that it stands nowhere else.
     """
 
@@ -49,7 +50,7 @@ class Need:
     role: BufferRole
     bytes: int
     copies: int
-    units: int
+    least: int
     wide: int
     passing: bool
 
@@ -60,12 +61,16 @@ _Touch = tuple[str, bool, int]
 
 @dataclass(frozen=True)
 class _Size:
-    """How small a section's buffers are: into how many blocks streams are cut, the bytes for two tiles of a tensor, and
-    whether what is used at computed places, or again for each block, is there whole."""
+    """How small a section's buffers are.
+
+    ``blocks`` is into how many streams are cut, ``share`` the bytes for two tiles of a tensor, ``whole`` whether what
+    is used at computed places, or again for each block, is there whole, ``dense`` whether buffers share units.
+    """
 
     blocks: int
     share: int
-    whole: bool
+    whole: bool = True
+    dense: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class Tiler:
         """
         if len(part.ops) > int(self._machine.compute_units.value):
             return False
-        return self._room(self._needs(part, _Size(_MANY, _share(self._machine), True)))
+        return self._room(self._needs(part, _Size(_MANY, _share(self._machine))))
 
     def section(self, part: Part) -> tuple[tuple[Stage, ...], tuple[Need, ...]]:
         """A section's stages, and what it needs; what it streams is in as many blocks as it has stages, if so long."""
@@ -153,19 +158,22 @@ class Tiler:
         share = _share(self._machine)
         longest = max((max(shape(v)) for v, dimensions in part.streams.items() if dimensions), default=1)
         blocks = len(part.ops)
-        yield _Size(blocks, share, True)
+        yield _Size(blocks, share)
         while blocks < longest:
             blocks *= 2
-            yield _Size(blocks, share, True)
+            yield _Size(blocks, share)
         while share > 1:
-            yield _Size(blocks, share, False)
+            yield _Size(blocks, share, whole=False)
             share //= 2
-        yield _Size(blocks, share, False)
+        yield _Size(blocks, share, whole=False, dense=True)
 
     def _room(self, needs: Sequence[Need]) -> bool:
         # where there is no other tier, all that does not pass stands whole in this one
-        alone = len(self._machine.tiers) == 1
-        return sum(need.units for need in needs if need.passing or not alone) <= self._tier.units
+        alone, end = len(self._machine.tiers) == 1, 0
+        for need in needs:
+            if need.passing or not alone:
+                end = self._tier.legal(end, need.least) + need.least
+        return end <= self._tier.bytes
 
     def _caps(self, position: int, part: Part, size_: _Size) -> tuple[int, ...]:
         """At most how many steps of each loop one tile takes, so that streams are passed on in blocks."""
@@ -183,6 +191,7 @@ class Tiler:
     def _needs(self, part: Part, size_: _Size) -> list[Need]:
         """One buffer for each tensor that the ops read or write, as large as the largest part of it at a time."""
         most: dict[str, tuple[bool, int]] = {}
+        users: dict[str, set[int]] = {}
         for position in part.ops:
             key = position, part.resident.intersection(self._reads[position]), self._caps(position, part, size_), size_
             if key not in self._touched:
@@ -190,12 +199,17 @@ class Tiler:
             for tensor, whole, bytes_ in self._touched[key]:
                 # what must be whole for one op is whole for all
                 most[tensor] = max(most.get(tensor, (False, 0)), (whole, bytes_))
+                users.setdefault(tensor, set()).add(position)
         for value, dimensions in part.streams.items():
             held = self._held.get(self._function.ids[value])
-            if held is not None and dimensions:
+            # one that no other op of the section takes is not passed on
+            if held is not None and dimensions and len(users[held]) > 1:
                 most[held] = max(most.get(held, (False, 0)), (False, _block(value, dimensions, size_.blocks)))
         passing = self._passing(part)
-        return [self._need(tensor, whole, bytes_, tensor in passing) for tensor, (whole, bytes_) in most.items()]
+        return [
+            self._need(tensor, whole, bytes_, tensor in passing, size_.dense)
+            for tensor, (whole, bytes_) in most.items()
+        ]
 
     def _touch(
         self, position: int, resident: frozenset[ir.Value], caps: tuple[int, ...], size_: _Size
@@ -235,8 +249,7 @@ class Tiler:
         tile = self._tile(position, caps, share)
         for number, value in enumerate(loops.operands):
             made = number - len(loops.inputs)
-            if made >= 0 or not is_blank(value):
-                yield op.results[made] if made >= 0 else value, loops.tile_bytes(number, tile)
+            yield op.results[made] if made >= 0 else value, loops.tile_bytes(number, tile)
 
     def _passing(self, part: Part) -> set[str]:
         """The buffers that the ops make, pass on in blocks, and alone use."""
@@ -252,31 +265,33 @@ class Tiler:
             for name, values in made.items()
             # what a loop builds is there when the loop ends
             if streamed.issuperset(values)
-            and all(definition(v).name != "scf.for" for v in values)
+            and not any(v.owner.name == "scf.for" for v in values)
             and self._function.buffers[name].kind not in SHARED
             and inside.issuperset(self._function.lifetimes[name].uses)
         }
 
-    def _need(self, tensor: str, whole: bool, bytes_: int, passing: bool) -> Need:
+    def _need(self, tensor: str, whole: bool, bytes_: int, passing: bool, dense: bool) -> Need:
         copies = 1 if whole else 2
-        banks = copies * ceil(bytes_ / self._tier.bank)
-        units = ceil(banks * self._tier.bank / self._tier.unit_bytes)
-        return Need(tensor, "resident" if whole else "tile", bytes_, copies, units, units, passing)
+        least = copies * _rounded(bytes_, self._tier.bank)
+        if not dense:
+            least = _rounded(least, self._tier.unit_bytes)
+        return Need(tensor, "resident" if whole else "tile", bytes_, copies, least, least, passing)
 
     def _widened(self, stages: Sequence[Stage], needs: Sequence[Need]) -> tuple[Need, ...]:
         """With the units that the rate of the slowest stage, or of memory, takes; while there are any left."""
+        unit = self._tier.unit_bytes
         rate = self._tier.bandwidth.value / max(self._tier.units, 1)
         buffers = self._function.buffers
         kept = sum(buffers[n.tensor].bytes for n in needs if buffers[n.tensor].kind in SHARED)
         streaming = kept / self._machine.home("weight").bandwidth.value
         seconds = max(*(self._seconds(stage) for stage in stages), streaming)
-        left = self._tier.units - sum(need.units for need in needs)
+        left = self._tier.units - sum(_rounded(need.least, unit) // unit for need in needs)
         found: list[Need] = []
         for need in needs:
             wanted = ceil(buffers[need.tensor].bytes / seconds / rate) if seconds > 0 else 0
-            more = max(0, min(wanted - need.units, left))
+            more = max(0, min(wanted - _rounded(need.least, unit) // unit, left))
             left -= more
-            found.append(replace(need, wide=need.units + more))
+            found.append(replace(need, wide=_rounded(need.least, unit) + more * unit if more else need.least))
         return tuple(found)
 
     def _seconds(self, stage: Stage) -> float:
@@ -284,6 +299,10 @@ class Tiler:
         element = str(ir.RankedTensorType(results[0].type).element_type) if results else ""
         one = self._machine.peak_of(element) / self._machine.compute_units.value
         return stage.work / (stage.compute_units * one)
+
+
+def _rounded(bytes_: int, step: int) -> int:
+    return -(-bytes_ // step) * step
 
 
 def _share(machine: Machine) -> int:

@@ -30,7 +30,7 @@ def check(module: ir.Module | ir.Operation, plan: Plan) -> list[Violation]:
     place or with several that differ in tier or time, and nothing else), ``size``, ``kind``, ``tier`` (it exists and
     takes the kind), ``capacity``, ``aligned`` (granularity and unit), ``lifetime`` (first and last use as in the
     program, and a place at each use), ``shared`` (one place in all functions), ``section`` (it exists and holds the op;
-    sections follow one another), ``units`` (a section has no more compute units than the machine, a buffer memory units
+    sections follow one another), ``units`` (a section has no more compute units than the machine, a buffer banks
     to itself that hold its copies), ``buffer`` (while a section runs, what its ops touch stands whole in the nearest
     tier or has a buffer there), ``stream`` (a tensor that exists only in parts is made and read by one section, in the
     order in which it passes), ``tile`` (within its loops), ``copies`` (what is moved for want of an update in place),

@@ -143,15 +143,16 @@ class Function:
         value = load.results[0]
         return self.where[value].kind not in SHARED and self.where[value].values[0] == self.ids[value]
 
-    def touched(self, position: int) -> list[Tensor]:
-        """The tensors that the op at a position reads or writes."""
+    def touched(self, position: int, blank: bool = True) -> list[Tensor]:
+        """The tensors that the op at a position reads or writes; with blank destinations, which it does not look at."""
         op = self.ops[position]
         if aliases(op) or op.name in ("arith.constant", "kv.parameter"):
             return []
         if op.name == "kv.state_load":
             t = self.where[op.results[0]]
             return [t, self.named[state_name(op)]] if self.copies_state(op) else []
-        values = [*self.reads(position), *(op.operands[i] for i in overwrites(op).values()), *op.results]
+        into = [op.operands[i] for i in overwrites(op).values() if blank or not empty(op.operands[i])]
+        values = [*self.reads(position), *into, *op.results]
         found = [self.where[v] for v in values if v in self.where]
         if op.name == "kv.state_store":
             found.append(self.named[state_name(op)])

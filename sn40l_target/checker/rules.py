@@ -137,7 +137,7 @@ def _check_buffers(f: Function) -> None:
             found[s.name, b.of] = b
             _check_buffer(f, b, s)
     for s in f.sections:
-        for name in dict.fromkeys(t.name for position in s.ops for t in f.touched(position)):
+        for name in dict.fromkeys(t.name for position in s.ops for t in f.touched(position, blank=False)):
             here = [t for t in f.places[name] if t.tier == near.name and _stands(f, t, s)]
             if not here and found.pop((s.name, name), None) is None:
                 f.report("buffer", name, f"neither stands in {near.name} nor has a buffer while {s.name} runs")
@@ -165,14 +165,11 @@ def _check_buffer(f: Function, b: Tensor, s: Section) -> None:
 
 
 def _check_units(f: Function, t: Tensor) -> None:
-    """A buffer has units to itself; a part that is filled while another is read is in other banks."""
-    near = f.plan.machine.tiers[0]
-    unit, bank = near.unit_bytes, near.bank
+    """A buffer has banks to itself; a part that is filled while another is read is in other ones."""
+    bank = f.plan.machine.tiers[0].bank
     needed = t.copies * -(-t.part // bank) * bank
-    if t.bytes % unit or t.offset % unit or t.bytes < needed:
-        f.report(
-            "units", t.name, f"{where(t)} is not in whole units of {unit} bytes, or less than the {needed} it needs"
-        )
+    if t.bytes % bank or t.offset % bank or t.bytes < needed:
+        f.report("units", t.name, f"{where(t)} is not in whole banks of {bank} bytes, or less than {needed}")
     if t.role == "tile" and t.copies < 2:
         f.report("units", t.name, f"has {t.copies} copies, and is filled while it is read")
 
@@ -196,7 +193,8 @@ def _check_stream(f: Function, t: Tensor, value: ir.Value, section: Section) -> 
     dimensions = section.streams.get(f.ids[value], ())
     type_ = ir.RankedTensorType(value.type)
     steps = prod(type_.shape[d] for d in dimensions if d < type_.rank)
-    if not dimensions or t.part * steps < bytes_of(value):
+    # a view may be of so little that it passes within one part
+    if t.part * steps < bytes_of(value):
         f.report("stream", t.name, f"has parts of {t.part} bytes, and {f.ids[value]} passes along {dimensions}")
     for use in value.uses:
         op = use.owner.operation

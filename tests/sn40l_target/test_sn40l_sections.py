@@ -14,7 +14,7 @@ import snapcc
 from snapcc.sn40l_target.checker import check
 from snapcc.sn40l_target.machine import SN40L, Figure, Machine, load_machine
 from snapcc.sn40l_target.plan import plan
-from snapcc.sn40l_target.schema import Plan, Section
+from snapcc.sn40l_target.schema import Plan, Section, Tensor
 
 LAYERS = 2
 
@@ -42,6 +42,11 @@ def planned(module: ir.Module) -> Plan:
 
 def of(found: Plan, function: str) -> list[Section]:
     return [s for s in found.sections if s.function == function]
+
+
+def buffers(found: Plan, section: Section) -> list[Tensor]:
+    """A section's buffers, but for those of prefetches."""
+    return [t for t in found.tensors if t.section == section.name and t.role in ("tile", "resident")]
 
 
 def test_prefill_is_mapped_as_in_the_paper(planned: Plan) -> None:
@@ -110,7 +115,7 @@ def test_a_smaller_machine_splits_more(module: ir.Module, planned: Plan, smaller
     assert any(s.starts.startswith("units") for s in found.sections)
     for s in found.sections:
         assert s.compute_units <= machine.compute_units.value
-        assert len(s.ops) == 1 or s.memory_units <= machine.tiers[0].units
+        assert found.memory_units(s) <= machine.tiers[0].units
 
 
 @pytest.mark.parametrize("machine", ["sn40l", "small-dataflow"])
@@ -122,16 +127,21 @@ def test_tiles_fit_twice_in_a_unit_or_span_several(module: ir.Module, machine: s
     for s in found.sections:
         assert [stage.op for stage in s.stages] == list(s.ops)
         assert s.compute_units <= described.compute_units.value
-        for buffer in s.buffers:
+        for buffer in buffers(found, s):
             assert buffer.copies == (2 if buffer.role == "tile" else 1)
-            banks = buffer.copies * -(-buffer.bytes // bank)
-            assert buffer.memory_units * unit >= banks * bank
-            assert buffer.role != "tile" or buffer.bytes <= unit // 2
+            assert buffer.bytes >= buffer.copies * -(-buffer.part // bank) * bank
+            assert buffer.offset % bank == buffer.bytes % bank == 0
+            assert buffer.role != "tile" or buffer.part <= unit // 2
+        assert sum(t.bytes for t in found.beside(s)) <= described.tiers[0].bytes
 
 
 def test_what_streams_is_cut_into_tiles_and_weights_stay(planned: Plan) -> None:
     ffn = next(s for s in of(planned, "prefill_512") if s.name.endswith("mlp.gate_proj+up_proj+down_proj"))
-    assert sum(b.role == "resident" for b in ffn.buffers) == 3
+    assert sum(b.role == "resident" for b in buffers(planned, ffn)) == 3
+    # what goes from stage to stage is in SRAM in blocks alone, each in two copies
+    streamed = [t for t in planned.tensors if t.section == ffn.name and t.role == "tile" and t.of is None]
+    assert streamed
+    assert all(t.copies == 2 and t.part * len(ffn.stages) <= 512 * 128 * 4 for t in streamed)
     products = [s for s in ffn.stages if len(s.loops) == 3 and s.work == 2 * 512 * 64 * 128]
     assert len(products) == 3
     for stage in products:
@@ -150,7 +160,7 @@ def test_compute_units_follow_the_work(planned: Plan) -> None:
 def test_a_plan_with_wrong_sections_is_found(module: ir.Module, planned: Plan) -> None:
     found = planned
     first = found.sections[0]
-    stage, buffer = first.stages[0], first.buffers[0]
+    stage, buffer = first.stages[0], buffers(found, first)[0]
 
     def rules(**changes: object) -> set[str]:
         wrong = (first.model_copy(update=changes), *found.sections[1:])
@@ -161,8 +171,18 @@ def test_a_plan_with_wrong_sections_is_found(module: ir.Module, planned: Plan) -
     assert rules(stages=first.stages[1:]) == {"section"}
     far = stage.model_copy(update={"tile": tuple(n + 1 for n in stage.loops)})
     assert rules(stages=(far, *first.stages[1:])) == {"tile"}
-    thin = buffer.model_copy(update={"memory_units": 0})
-    assert rules(buffers=(thin, *first.buffers[1:])) == {"units"}
+
+    def buffered(**changes: object) -> set[str]:
+        tensors = tuple(t.model_copy(update=changes) if t is buffer else t for t in found.tensors)
+        return {v.rule for v in check(module, found.model_copy(update={"tensors": tensors}))}
+
+    assert buffered(copies=100) == {"units"}
+    assert buffered(copies=1) == {"units"}
+    assert buffered(of="decode:arg0") == {"buffer"}
+    assert "buffer" in buffered(last_use=buffer.first_use)
+    assert {"overlap", "contents"} <= buffered(offset=buffers(found, first)[1].offset)
+    without = tuple(t for t in found.tensors if t is not buffer)
+    assert {v.rule for v in check(module, found.model_copy(update={"tensors": without}))} == {"buffer"}
     swapped = found.model_copy(update={"sections": (found.sections[1], first, *found.sections[2:])})
     assert "section" in {v.rule for v in check(module, swapped)}
 

@@ -61,7 +61,7 @@
 "sn40l.plan"() ({
   "sn40l.tier"() {tier = "SRAM", capacity = 4096 : i64, granularity = 64 : i64, unit = 1024 : i64} : () -> ()
   "sn40l.section"() ({
-    "sn40l.buffer"() {tensor = "decode:1", role = "tile", bytes = 512 : i64, copies = 2 : i64, memory_units = 1 : i64} : () -> ()
+    "sn40l.buffer"() {tensor = "decode:1", role = "tile", part = 512 : i64, copies = 2 : i64, offset = 0 : i64, bytes = 1024 : i64} : () -> ()
   }) {function = "decode", section = "decode:w", starts = "the function starts"} : () -> ()
 }) {machine = "test", compute_units = 8 : i64} : () -> ()
 
@@ -89,13 +89,14 @@
 
 // -----
 
-// CHECK: error: 'sn40l.section' op takes 5 memory units, and SRAM has 4
+// CHECK: error: 'sn40l.section' op its buffer of decode:1 ends at byte 1024, and that of decode:2 starts at 960
 "sn40l.plan"() ({
   "sn40l.tier"() {tier = "SRAM", capacity = 4096 : i64, granularity = 64 : i64, unit = 1024 : i64} : () -> ()
   "sn40l.section"() ({
     "sn40l.stage"() {position = 3 : i64, loops = [8, 16], tile = [4, 16], work = 128 : i64, compute_units = 1 : i64} : () -> ()
     "sn40l.stage"() {position = 5 : i64, loops = [8, 16], tile = [4, 16], work = 128 : i64, compute_units = 1 : i64} : () -> ()
-    "sn40l.buffer"() {tensor = "decode:1", role = "tile", bytes = 512 : i64, copies = 2 : i64, memory_units = 5 : i64} : () -> ()
+    "sn40l.buffer"() {tensor = "decode:2", role = "tile", part = 64 : i64, copies = 2 : i64, offset = 960 : i64, bytes = 128 : i64} : () -> ()
+    "sn40l.buffer"() {tensor = "decode:1", role = "tile", part = 512 : i64, copies = 2 : i64, offset = 0 : i64, bytes = 1024 : i64} : () -> ()
   }) {function = "decode", section = "decode:w", starts = "the function starts"} : () -> ()
 }) {machine = "test", compute_units = 8 : i64} : () -> ()
 
@@ -156,23 +157,34 @@
 
 // -----
 
-// CHECK: error: 'sn40l.buffer' op role must be one of tile, resident, scratch, got spare
+// CHECK: error: 'sn40l.buffer' op role must be one of tile, resident, got spare
 "sn40l.plan"() ({
   "sn40l.tier"() {tier = "SRAM", capacity = 4096 : i64, granularity = 64 : i64, unit = 1024 : i64} : () -> ()
   "sn40l.section"() ({
     "sn40l.stage"() {position = 3 : i64, loops = [8, 16], tile = [4, 16], work = 128 : i64, compute_units = 1 : i64} : () -> ()
-    "sn40l.buffer"() {tensor = "decode:1", role = "spare", bytes = 512 : i64, copies = 2 : i64, memory_units = 1 : i64} : () -> ()
+    "sn40l.buffer"() {tensor = "decode:1", role = "spare", part = 512 : i64, copies = 2 : i64, offset = 0 : i64, bytes = 1024 : i64} : () -> ()
   }) {function = "decode", section = "decode:w", starts = "the function starts"} : () -> ()
 }) {machine = "test", compute_units = 8 : i64} : () -> ()
 
 // -----
 
-// CHECK: error: 'sn40l.buffer' op takes 2048 bytes, and 1 units of 1024 are less
+// CHECK: error: 'sn40l.buffer' op needs 2048 bytes for 2 copies, and takes 1024
 "sn40l.plan"() ({
   "sn40l.tier"() {tier = "SRAM", capacity = 4096 : i64, granularity = 64 : i64, unit = 1024 : i64} : () -> ()
   "sn40l.section"() ({
     "sn40l.stage"() {position = 3 : i64, loops = [8, 16], tile = [4, 16], work = 128 : i64, compute_units = 1 : i64} : () -> ()
-    "sn40l.buffer"() {tensor = "decode:1", role = "tile", bytes = 1024 : i64, copies = 2 : i64, memory_units = 1 : i64} : () -> ()
+    "sn40l.buffer"() {tensor = "decode:1", role = "tile", part = 1024 : i64, copies = 2 : i64, offset = 0 : i64, bytes = 1024 : i64} : () -> ()
+  }) {function = "decode", section = "decode:w", starts = "the function starts"} : () -> ()
+}) {machine = "test", compute_units = 8 : i64} : () -> ()
+
+// -----
+
+// CHECK: error: 'sn40l.buffer' op ends at byte 4160, and SRAM has 4096
+"sn40l.plan"() ({
+  "sn40l.tier"() {tier = "SRAM", capacity = 4096 : i64, granularity = 64 : i64, unit = 1024 : i64} : () -> ()
+  "sn40l.section"() ({
+    "sn40l.stage"() {position = 3 : i64, loops = [8, 16], tile = [4, 16], work = 128 : i64, compute_units = 1 : i64} : () -> ()
+    "sn40l.buffer"() {tensor = "decode:1", role = "tile", part = 512 : i64, copies = 2 : i64, offset = 3136 : i64, bytes = 1024 : i64} : () -> ()
   }) {function = "decode", section = "decode:w", starts = "the function starts"} : () -> ()
 }) {machine = "test", compute_units = 8 : i64} : () -> ()
 

@@ -51,7 +51,8 @@ func.func @prefill_8(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
 // CHECK-NEXT: "sn40l.tier"() {capacity = 1500000000000 : i64, {{.*}}tier = "DDR"
 // CHECK-NEXT: "sn40l.transfer"() {bytes = 256 : i64, function = "decode", move = "prefetch", position = 2 : i64, {{.*}}, tensor = "w"}
 // CHECK-NEXT: "sn40l.section"() ({
-// CHECK: "sn40l.buffer"() {bytes = 256 : i64, copies = 2 : i64, {{.*}}, role = "tile", tensor = "decode:0"}
+// CHECK: "sn40l.buffer"() {bytes = {{[0-9]+}} : i64, copies = 2 : i64, offset = 0 : i64, part = 1024 : i64, role = "tile", tensor = "state:k"}
+// CHECK: "sn40l.buffer"() {bytes = {{[0-9]+}} : i64, copies = 2 : i64, {{.*}}, part = 256 : i64, role = "tile", tensor = "w"}
 // CHECK: "sn40l.stage"() {{{.*}}loops = [], position = 2 : i64, tile = [], work = 0 : i64}
 // CHECK-NEXT: "sn40l.stage"() {compute_units = {{[0-9]+}} : i64, loops = [2, 8, 8], position = 7 : i64, tile = [2, 8, 8], work = 256 : i64}
 // CHECK-NEXT: }) {function = "decode", section = "decode:w", starts = "the function starts"}

@@ -1,4 +1,12 @@
 // RUN: not snapcc-opt %s --split-input-file --pass-pipeline='builtin.module(sn40l-plan{capacity=HBM:448,DDR:64})' 2>&1 | filecheck %s
+// RUN: not snapcc-opt %S/plan.mlir --pass-pipeline='builtin.module(sn40l-plan{capacity=SRAM:287})' 2>&1 | filecheck %s --check-prefix=TILE
+// RUN: snapcc-opt %S/plan.mlir --pass-pipeline='builtin.module(sn40l-plan{capacity=SRAM:288})' | filecheck %s --check-prefix=ENOUGH
+
+// An op whose tensors do not fit in two copies of one step each is refused at its line.
+
+// TILE: plan.mlir:{{.*}}: error: no room on SN40L for '{{.*}}' in its least tiles: SRAM lacks 1 bytes of 288;
+// TILE-NEXT: SRAM: {{.*}} of 287 bytes
+// ENOUGH: sn40l.plan
 
 // A program that does not fit is refused with the memory map.
 
