@@ -136,13 +136,13 @@ def figures(plan: Plan, rows: int) -> dict[str, Any]:
     """What a plan comes to, for a row of the table.
 
     ``largest_batch``: the rows whose caches fit beside the weights in the first tier that takes caches, at these slots.
-    ``temporaries``: the bytes of decode's tensors of one call, by kind, and ``sram`` the most of them at one time.
+    ``temporaries``: the bytes of decode's tensors of one call, by kind. ``sram``: the most that a section of decode
+    holds in the nearest tier at a time, its stage buffers included, prefetched weights not.
     """
     times = {time.function: time for time in plan.time}
     step = times["decode"]
     prefills = [time for time in plan.time if time.function.startswith("prefill_")]
-    near = plan.machine.tiers[0].name
-    local = [t for t in plan.tensors if t.function == "decode" and not t.shared]
+    local = [t for t in plan.tensors if t.function == "decode" and not t.shared and t.of is None]
     temporaries: dict[str, int] = defaultdict(int)
     for tensor in {t.name: t for t in local}.values():
         temporaries[tensor.kind] += tensor.bytes
@@ -157,7 +157,11 @@ def figures(plan: Plan, rows: int) -> dict[str, Any]:
         "tokens_per_second": step.tokens_per_second,
         "prefill": {t.function: t.seconds for t in prefills},
         "prefill_caching": {t.function: t.caching / t.seconds for t in prefills if t.seconds},
-        "sram": max((t.end for t in local if t.tier == near), default=0),
+        "sram": max(
+            sum(t.copies * t.part for t in plan.beside(s) if not t.shared and t.role != "prefetch")
+            for s in plan.sections
+            if s.function == "decode"
+        ),
         "temporaries": dict(sorted(temporaries.items())),
         "moved": sum(t.bytes for t in plan.transfers if t.kind != "prefetch" and t.function == "decode"),
         "shared": {tier.name: _bytes(shared, tier.name) for tier in plan.machine.tiers},

@@ -69,7 +69,7 @@ def test_a_sweep_over_slots_policies_and_machines(
     # slice and concat move whole caches through values of one call; the ring's step writes rows in place
     naive = fits["32", "naive"]
     assert naive["caches"] == larger["caches"]
-    assert naive["sram"] > 2 * larger["sram"]
+    assert naive["sram"] > larger["sram"]
     assert naive["temporaries"]["activation"] > larger["temporaries"]["activation"]
     shown = table(rows)
     assert "naive against snapstream (slots 32, machine sn40l): SRAM" in shown
