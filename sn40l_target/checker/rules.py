@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from math import prod
 
 from torch_mlir import ir
@@ -176,20 +177,25 @@ def _check_units(f: Function, t: Tensor) -> None:
 
 def _check_streams(f: Function) -> None:
     """A tensor that exists only in parts is made and read by one section, in the order in which it passes."""
+    sections = {s.name: s for s in f.sections}
+    touching: dict[str, set[int]] = defaultdict(set)
+    for position in range(len(f.ops)):
+        for t in f.touched(position):
+            touching[t.name].add(position)
+    values: dict[str, list[ir.Value]] = defaultdict(list)
+    for value, t in f.where.items():
+        values[t.name].append(value)
+    inside = set(f.ops)
     for t in f.tensors:
-        if t.role == "whole":
-            continue
-        section = next((s for s in f.sections if s.name == t.section), None)
-        touching = {p for p in range(len(f.ops)) if t in f.touched(p)}
-        if t.role != "tile" or section is None or not touching <= set(section.ops):
-            f.report("stream", t.name, f"is there in parts alone, and used by the ops {sorted(touching)}")
-            continue
-        for value, held in f.where.items():
-            if held is t:
-                _check_stream(f, t, value, section)
+        section = sections.get(t.section or "")
+        if t.role != "whole" and (t.role != "tile" or section is None or not touching[t.name] <= set(section.ops)):
+            f.report("stream", t.name, f"is there in parts alone, and used by the ops {sorted(touching[t.name])}")
+        elif t.role != "whole" and section is not None:
+            for value in values[t.name]:
+                _check_stream(f, t, value, section, inside)
 
 
-def _check_stream(f: Function, t: Tensor, value: ir.Value, section: Section) -> None:
+def _check_stream(f: Function, t: Tensor, value: ir.Value, section: Section, inside: Collection[ir.Operation]) -> None:
     dimensions = section.streams.get(f.ids[value], ())
     type_ = ir.RankedTensorType(value.type)
     steps = prod(type_.shape[d] for d in dimensions if d < type_.rank)
@@ -198,7 +204,7 @@ def _check_stream(f: Function, t: Tensor, value: ir.Value, section: Section) -> 
         f.report("stream", t.name, f"has parts of {t.part} bytes, and {f.ids[value]} passes along {dimensions}")
     for use in value.uses:
         op = use.owner.operation
-        if op not in f.ops:
+        if op not in inside:
             f.report("stream", t.name, f"is used inside an op, where {f.ids[value]} must be whole")
         elif not aliases(op) and use.operand_number not in overwrites(op).values():
             wrong = _out_of_order(op, use.operand_number, dimensions)
