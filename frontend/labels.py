@@ -62,21 +62,31 @@ class Labels:
         return isinstance(value, Tensor) and value.is_floating_point() and node not in self.made_of_it
 
     def _needs(self, node: Node) -> list[Node]:
-        return [] if self._is_source(node) else node.all_input_nodes
+        return [] if self._is_source(node) and not _is_filled(node) else node.all_input_nodes
 
     def _compute(self, node: Node) -> Any:
         if self._is_source(node):
             value = node.meta["val"]
             if not isinstance(value, Tensor):
                 return value
-            shape = [int(expression(extent).subs(_twos(expression(extent)))) for extent in value.shape]
+            shape = self._shape(node)
             if node is self._followed and value.is_floating_point():
                 return torch.arange(_numel(shape), dtype=torch.float64).view(shape)
             if value.is_floating_point():
                 return torch.full(shape, _NEW, dtype=torch.float64)
             return torch.full(shape, self._integers, dtype=value.dtype)
+        return self._called(node)
+
+    def _called(self, node: Node) -> Any:
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
         return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def _shape(self, node: Node) -> list[int]:
+        """The shape of a source: as long as the numbers say that it is made of, where it is made of numbers alone."""
+        if _is_filled(node):
+            return list(self._called(node).shape)
+        extents = [expression(extent) for extent in node.meta["val"].shape]
+        return [int(extent.subs(_twos(extent))) for extent in extents]
 
 
 def kept_axis(labels: Labels, before: Node, after: Node) -> tuple[int, bool] | None:
@@ -102,6 +112,11 @@ def kept_axis(labels: Labels, before: Node, after: Node) -> tuple[int, bool] | N
         if written.sum() == 1 and kept.all():
             return axis, False
     return None
+
+
+def _is_filled(node: Node) -> bool:
+    """Whether a value is made of numbers alone, as that of ``zeros`` and ``full``."""
+    return node.op == "call_function" and not any(isinstance(n.meta.get("val"), Tensor) for n in node.all_input_nodes)
 
 
 def _twos(expr: sympy.Expr) -> dict[Any, int]:

@@ -34,6 +34,7 @@ _MOVES = frozenset(
         *("movedim", "permute", "swapaxes", "swapdims", "t", "transpose"),
     }
 )
+_EXTENTS = frozenset({"sym_numel", "sym_size", "sym_storage_offset", "sym_stride"})
 _COMPARISONS = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 _ROTATIONS = frozenset({"cos", "sin"})
 
@@ -167,7 +168,7 @@ class _Reader:
         for node in flat.graph.nodes:
             if node.op == "placeholder":
                 sources[node] = frozenset({node.name} & inputs)
-            elif isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int)):
+            elif _op(node) in _EXTENTS:
                 sources[node] = frozenset()
             else:
                 # of a copy's destination nothing is left
@@ -509,6 +510,8 @@ def _lookup(node: Node) -> tuple[Node, int, Node] | None:
     if op == "embedding":
         return args[0], 0, args[1]  # type: ignore[return-value]
     if op in ("index_select", "gather"):
+        return args[0], args[1], args[2]  # type: ignore[return-value]
+    if op in ("select", "slice", "narrow") and len(args) > 2 and isinstance(args[2], Node):
         return args[0], args[1], args[2]  # type: ignore[return-value]
     if op == "index":
         given = [(i, n) for i, n in enumerate(args[1]) if n is not None]  # type: ignore[arg-type]

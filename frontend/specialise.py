@@ -34,6 +34,7 @@ from .complex_pairs import in_pairs, pair
 from .decompositions import OWN, core_aten
 from .errors import FrontendError
 from .flat import FlatProgram, source_of
+from .numbers import READS, read, reads_numbers, with_numbers
 
 _aten: Any = torch.ops.aten
 # What they hold is checked here, at fixed lengths, or is about the tensors that the export was traced with.
@@ -82,7 +83,7 @@ class Specialiser:
         """The program with inputs of the given shapes, by the name of their placeholder.
 
         Raises:
-            FrontendError: the program reads a tensor's value into Python, or draws random numbers.
+            FrontendError: the program draws random numbers, or has a shape that depends on values.
         """
         graph = Graph()
         values: dict[Node, Any] = {}
@@ -124,11 +125,13 @@ class Specialiser:
             return None
         if node.target in _IDENTITIES:
             return args[0]
+        if node.target in READS or reads_numbers(args, kwargs):
+
+            def call(op: Any, *operands: Any, **named: Any) -> Any:
+                return self._inline(graph, node, op, operands, named)
+
+            return read(node, *args, call) if node.target in READS else with_numbers(node, args, kwargs, call)
         if _is_number(node):
-            if _reads_value(node):
-                raise FrontendError(
-                    f"the model reads a tensor's value into Python ({source_of(node)}): keep it in tensors"
-                )
             return node.target(*_values(args), **_values(kwargs))  # type: ignore[operator]
         if not isinstance(node.target, torch._ops.OpOverload):
             if getattr(node.target, "__name__", "") == "getitem":
@@ -138,12 +141,13 @@ class Specialiser:
             raise FrontendError(
                 f"the model draws random numbers by {node.target} ({source_of(node)}): export it in eval mode"
             )
-        return self._inline(graph, node, args, kwargs)
+        return self._inline(graph, node, in_pairs(node) or node.target, args, kwargs)
 
-    def _inline(self, graph: Graph, node: Node, args: Any, kwargs: Any) -> Any:
+    def _inline(self, graph: Graph, node: Node, op: Any, args: Any, kwargs: Any) -> Any:
+        """Adds an op, or a function of tensors, for a node of the exported program."""
         leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Node))
         operands = [leaf for leaf in leaves if isinstance(leaf, Node)]
-        piece = self._piece(node, leaves, structure)
+        piece = self._piece(node, op, leaves, structure)
         inner: dict[Node, Any] = dict(zip(piece.graph.find_nodes(op="placeholder"), operands, strict=True))
         for child in piece.graph.nodes:
             if child.op != "call_function":
@@ -157,9 +161,8 @@ class Specialiser:
             inner[child] = copied
         return _mapped(piece.output, inner)
 
-    def _piece(self, node: Node, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
-        target: Any = node.target
-        op = in_pairs(node) or OWN.get(target, target)
+    def _piece(self, node: Node, op: Any, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
+        op = OWN.get(op, op)
         key = (op, str(structure), tuple(_description(leaf) for leaf in leaves))
         if key not in self._pieces:
             self._pieces[key] = self._decompose(op, node, leaves, structure)
@@ -224,11 +227,6 @@ class Specialiser:
 
 def _is_number(node: Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
-
-
-def _reads_value(node: Node) -> bool:
-    """Whether a number comes from a tensor's elements, not from its shape."""
-    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.name.startswith("aten::sym_")
 
 
 def _is_off(node: Node, args: tuple[Any, ...]) -> bool:

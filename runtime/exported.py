@@ -56,7 +56,7 @@ class ExportedDecoder:
         wide: compute in f32 what the program computes in bf16 or f16, on the same weights.
 
     Attributes:
-        module: the graph, without in-place ops; its placeholders are weights and user inputs.
+        module: the graph, without in-place ops and assertions; its placeholders are weights and user inputs.
         inputs: what the user inputs and outputs are.
         users: the placeholders of the user inputs.
         one_query: whether it takes exactly one query token.
@@ -69,7 +69,8 @@ class ExportedDecoder:
 
     def __init__(self, program: ExportedProgram, inputs: ProgramInputs, wide: bool = False) -> None:
         program = _functional(program)
-        self.module = _widened(program.graph_module) if wide else program.graph_module
+        module = _without_assertions(program.graph_module)
+        self.module = _widened(module) if wide else module
         self.inputs = inputs
         placeholders = [node for node in self.module.graph.nodes if node.op == "placeholder"]
         self._arguments: list[Any] = []
@@ -218,6 +219,31 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
             functional: ExportedProgram = program.run_decompositions({})
             return functional
     return program
+
+
+_aten: Any = torch.ops.aten
+_ASSERTIONS = frozenset(
+    {
+        _aten._assert_async.default,
+        _aten._assert_async.msg,
+        _aten._assert_scalar.default,
+        _aten.sym_constrain_range.default,
+        _aten.sym_constrain_range_for_size.default,
+    }
+)
+
+
+def _without_assertions(module: GraphModule) -> GraphModule:
+    """The graph without what it demands of its inputs' values: a policy takes positions beyond a cache's last entry."""
+    if not any(node.target in _ASSERTIONS for node in module.graph.nodes):
+        return module
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for node in list(graph.nodes):
+        if node.target in _ASSERTIONS:
+            graph.erase_node(node)
+    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+    return GraphModule(module, graph)
 
 
 def _widened(module: GraphModule) -> GraphModule:

@@ -368,6 +368,8 @@ class _Runner(Interpreter):
 def _sources(node: Node) -> list[Node]:
     """The nodes whose elements a node is made of: not those that only give a shape, or that are written over."""
     name = getattr(getattr(node.target, "_schema", None), "name", "").removeprefix("aten::")
+    if name.startswith("sym_"):  # an extent
+        return []
     if name == "copy":
         return node.all_input_nodes[-1:]
     return node.all_input_nodes[:1] if name in ("expand_as", "view_as", "reshape_as") else node.all_input_nodes

@@ -7,7 +7,7 @@ entry longer. ``FIXED`` are those that may be replaced by slots; ``REFUSED_FIXED
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,12 @@ from decoders import PerWidth, RmsNorm, rotate_halves, seeded
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from snapcc.runtime.reference import ProgramInputs
+
 LENGTH = 14  # entries of each cache
 ROWS = Dim("rows", min=1, max=64)
+
+_PROGRAMS: dict[tuple[str, int | None], ExportedProgram] = {}
 
 
 class Behind(nn.Module):
@@ -94,6 +98,17 @@ class Scatter(nn.Module):
         return cache, cache
 
 
+class Grid(nn.Module):
+    """``index_put`` at a grid of indices for all four dimensions."""
+
+    def forward(self, cache: Tensor, new: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``Behind``."""
+        rows, heads, features = (torch.arange(n) for n in new.shape[:2] + new.shape[3:])
+        grid = (rows[:, None, None, None], heads[:, None, None], places.view(-1, 1, 1, 1), features)
+        cache = torch.index_put(cache, [index.expand(new.shape) for index in grid], new)
+        return cache, cache
+
+
 class OneHot(nn.Module):
     """Selected by a mask of one place."""
 
@@ -104,12 +119,95 @@ class OneHot(nn.Module):
         return cache, cache
 
 
+def item(places: Tensor, length: int) -> int:
+    """The position as a Python number, of which torch.export is told that it lies in the cache."""
+    at: Any = places.item()
+    torch._check(at >= 0)
+    torch._check(at < length)
+    return at
+
+
+class Narrow(nn.Module):
+    """``narrow(position.item()).copy_(new)``."""
+
+    def forward(self, cache: Tensor, new: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``Behind``."""
+        cache.narrow(2, item(places, cache.shape[2]), 1).copy_(new)
+        return cache, cache
+
+
+class Select(nn.Module):
+    """``select(position.item()).copy_(new)``."""
+
+    def forward(self, cache: Tensor, new: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``Behind``."""
+        cache = cache.clone()
+        cache.select(2, item(places, cache.shape[2])).copy_(new.squeeze(2))
+        return cache, cache
+
+
+class SliceScatter(nn.Module):
+    """``slice_scatter`` at ``position.item()``."""
+
+    def forward(self, cache: Tensor, new: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``Behind``."""
+        at = item(places, cache.shape[2])
+        cache = torch.slice_scatter(cache, new, 2, at, at + 1)
+        return cache, cache
+
+
+class Between(nn.Module):
+    """The new one joined between what is before its place and behind it."""
+
+    def forward(self, cache: Tensor, new: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``Behind``."""
+        at = item(places, cache.shape[2])
+        cache = torch.cat([cache[:, :, :at], new, cache[:, :, at + 1 :]], 2)
+        return cache, cache
+
+
+class ShiftWhenFull(nn.Module):
+    """Written at the position until the cache is full; from then on the oldest is cut off, by a start that is read."""
+
+    def forward(self, cache: Tensor, new: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``Behind``."""
+        length = cache.shape[2]
+        drop = item((places - (length - 1)).clamp(0, 1), 2)
+        at = item(places.clamp(max=length - 1), length)
+        kept = torch.cat([cache[:, :, drop:], torch.zeros(cache.shape[0], 4, drop, 8)], 2)
+        kept[:, :, at : at + 1] = new
+        return kept, kept
+
+
+class RollWhenFull(nn.Module):
+    """As ``ShiftWhenFull``, by a roll."""
+
+    def forward(self, cache: Tensor, new: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``Behind``."""
+        length = cache.shape[2]
+        drop = item((places - (length - 1)).clamp(0, 1), 2)
+        at = item(places.clamp(max=length - 1), length)
+        rolled = torch.roll(cache, -drop, 2)
+        kept = torch.slice_scatter(rolled, new, 2, at, at + 1)
+        return kept, kept
+
+
 class Wrapped(nn.Module):
     """Written at the position modulo the length."""
 
     def forward(self, cache: Tensor, new: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """As ``Behind``."""
         cache = cache.index_copy(2, places.view(1) % cache.shape[2], new)
+        return cache, cache
+
+
+class WrappedRows(nn.Module):
+    """As ``Wrapped``, each row of the batch at its own position."""
+
+    def forward(self, cache: Tensor, new: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``Behind``."""
+        place = places.view(-1, 1, 1, 1) % cache.shape[2]
+        cache = torch.scatter(cache, 2, place.expand_as(new), new)
         return cache, cache
 
 
@@ -131,6 +229,16 @@ class Late(nn.Module):
         return cache, cache
 
 
+class FirstRows(nn.Module):
+    """Every row written at the first one's position."""
+
+    def forward(self, cache: Tensor, new: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``Behind``."""
+        at = item(places[0], cache.shape[2])
+        cache = torch.slice_scatter(cache, new, 2, at, at + 1)
+        return cache, cache
+
+
 class BesideOld(nn.Module):
     """Attention reads the old cache beside the new one."""
 
@@ -146,6 +254,23 @@ class UpTo(nn.Module):
     def forward(self, length: int, places: Tensor) -> Tensor:
         """places [B] or [1] -> which of ``length`` entries are seen, [B or 1, 1, 1, T] bool."""
         return torch.arange(length) <= places.view(-1, 1, 1, 1)
+
+
+class UpToNumber(nn.Module):
+    """As ``UpTo``, of a Python number."""
+
+    def forward(self, length: int, places: Tensor) -> Tensor:
+        """As ``UpTo``."""
+        return (torch.arange(length) <= places.item()).view(1, 1, 1, length)
+
+
+class Held(nn.Module):
+    """Entries of a ring that hold a token, by the position of the latest that was written there."""
+
+    def forward(self, length: int, places: Tensor) -> Tensor:
+        """As ``UpTo``."""
+        newest = places.view(-1, 1, 1, 1)
+        return newest - (newest - torch.arange(length)) % length >= 0
 
 
 class Latest(nn.Module):
@@ -189,6 +314,19 @@ class ByPlace(nn.Module):
         return places.view(-1, 1)
 
 
+class ByNumber(nn.Module):
+    """An entry of a table at the position as a Python number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(64.0))
+
+    def forward(self, places: Tensor, cache: Tensor) -> Tensor:
+        """As ``ByPlace``."""
+        at = item(places, 64)
+        return self.table[at : at + 1].view(1, 1)
+
+
 class ByLength(nn.Module):
     """The position taken from the cache's length."""
 
@@ -206,11 +344,11 @@ class LogLength(nn.Module):
 
 
 class Kept(nn.Module):
-    """Two layers, four heads; how it takes the new token in and what it sees are parts."""
+    """Two layers, four heads; how each of its four caches takes the new token in and what it sees are parts."""
 
     def __init__(
         self,
-        take: type[nn.Module],
+        takes: Sequence[type[nn.Module]],
         visible: type[nn.Module] = UpTo,
         turn: type[nn.Module] = ByPlace,
         scale: type[nn.Module] = PerWidth,
@@ -220,16 +358,18 @@ class Kept(nn.Module):
         self.norms = nn.ModuleList(RmsNorm(32) for _ in range(2))
         self.qkv = nn.ModuleList(nn.Linear(32, 96, bias=False) for _ in range(2))
         self.project = nn.ModuleList(nn.Linear(32, 32, bias=False) for _ in range(2))
-        self.take, self.visible, self.turn, self.scale = take(), visible(), turn(), scale()
+        self.takes = nn.ModuleList(takes[i % len(takes)]() for i in range(4))
+        self.visible, self.turn, self.scale = visible(), turn(), scale()
 
     def forward(self, ids: Tensor, places: Tensor, caches: list[tuple[Tensor, Tensor]]) -> Any:
         """ids [B, 1], places; caches of [B, 4, T, 8] -> logits [B, 1, 61], caches."""
         x, after = self.embed(ids), []
+        takes = iter(self.takes)
         for norm, qkv, project, (k, v) in zip(self.norms, self.qkv, self.project, caches, strict=True):
             parts = qkv(norm(x)).view(*ids.shape, 3, 4, 8).unbind(2)
             q, new = (rotate_halves(part, self.turn(places, k)).transpose(1, 2) for part in parts[:2])
-            k, kept_k = self.take(k, new, places)
-            v, kept_v = self.take(v, parts[2].transpose(1, 2), places)
+            k, kept_k = next(takes)(k, new, places)
+            v, kept_v = next(takes)(v, parts[2].transpose(1, 2), places)
             after.append((kept_k, kept_v))
             scores = self.scale(q @ k.transpose(2, 3))
             scores = scores.masked_fill(~self.visible(k.shape[2], places), float("-inf"))
@@ -242,7 +382,7 @@ class Buffered(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = Kept(IndexCopy)
+        self.inner = Kept([IndexCopy])
         for i in range(4):
             self.register_buffer(f"cache_{i}", torch.zeros(3, 4, LENGTH, 8), persistent=False)
         self.register_buffer("step", torch.zeros(1, dtype=torch.int64))
@@ -268,25 +408,37 @@ class Fixed:
 
     Attributes:
         name: for test ids.
-        parts: those of ``Kept``.
+        take: how its caches take a new token in, one way or several by turns.
+        parts: the others of ``Kept``.
         places: the shape of its positions; -1 stands for the rows.
         length: entries of a cache that comes in.
         slots: what it dictates.
     """
 
     name: str
-    take: type[nn.Module]
+    take: type[nn.Module] | tuple[type[nn.Module], ...]
     parts: dict[str, type[nn.Module]] = field(default_factory=dict)
     places: tuple[int, ...] = (-1,)
     length: int = LENGTH
     slots: int = LENGTH
 
+    @property
+    def inputs(self) -> ProgramInputs:
+        """What its flat inputs and outputs are: two caches of each layer."""
+        return ProgramInputs(tokens=0, positions=1, caches=tuple((2 + i, 1 + i, 2) for i in range(4)))
+
     def module(self) -> nn.Module:
         """The seeded module, ready for inference."""
-        return seeded(lambda: Kept(self.take, **self.parts))
+        takes = self.take if isinstance(self.take, tuple) else (self.take,)
+        return seeded(lambda: Kept(takes, **self.parts))
 
     def program(self, rows: int | None = None) -> ExportedProgram:
-        """The module's program, with a symbolic batch or one of ``rows``."""
+        """The module's program, with a symbolic batch or one of ``rows``; exported once per test run."""
+        if (self.name, rows) not in _PROGRAMS:
+            _PROGRAMS[self.name, rows] = self._exported(rows)
+        return _PROGRAMS[self.name, rows]
+
+    def _exported(self, rows: int | None) -> ExportedProgram:
         batch = rows or 2
         arguments = (
             torch.arange(batch)[:, None],
@@ -300,14 +452,14 @@ class Fixed:
 
 FIXED = (
     Fixed("behind", Behind, slots=LENGTH + 1),
-    Fixed("slice-and-join", SliceAndJoin, {"visible": Latest}),
+    Fixed("shifted", (SliceAndJoin, RollAndWrite), {"visible": Latest}, (-1, 1)),
     Fixed("join-and-slice", JoinAndSlice, {"visible": Everything}, slots=LENGTH + 1),
-    Fixed("roll-and-write", RollAndWrite, {"visible": Latest}, (-1, 1)),
-    Fixed("assign", Assign, places=(1,)),
-    Fixed("assign-rows", AssignRows),
-    Fixed("index-copy", IndexCopy, places=()),
-    Fixed("scatter", Scatter, places=(-1, 1)),
-    Fixed("one-hot", OneHot),
+    Fixed("by-rows", (AssignRows, Scatter, OneHot, Grid), places=(-1, 1)),
+    Fixed("by-index", (Assign, IndexCopy), places=()),
+    Fixed("by-number", (Narrow, Select, SliceScatter, Between), {"visible": UpToNumber}, (1,)),
+    Fixed("when-full", (ShiftWhenFull, RollWhenFull), {"turn": ByNumber}, (1, 1)),
+    Fixed("ring", Wrapped, {"visible": Held}, (1,)),
+    Fixed("ring-by-rows", WrappedRows, {"visible": Held}),
 )
 
 
@@ -335,6 +487,7 @@ class RefusedFixed:
 REFUSED_FIXED = (
     RefusedFixed(Fixed("first", First), "neither behind the past ones nor at the index", First.forward),
     RefusedFixed(Fixed("late", Late, places=(1,)), "neither behind the past ones nor at the index", Late.forward),
+    RefusedFixed(Fixed("first-rows", FirstRows), "nor at the index of each row's position", FirstRows.forward),
     RefusedFixed(Fixed("beside-old", BesideOld, places=(1,)), "reads the cache .* as it was before", BesideOld.forward),
     RefusedFixed(Fixed("newest-hidden", Scatter, {"visible": Before}), "does not see key 0", Kept.forward),
     RefusedFixed(Fixed("window", Scatter, {"visible": Window}), "does not see key 0", Kept.forward),

@@ -74,6 +74,8 @@ class BatchRows:
             self._product(op, operands, builder)
         elif name == "index.Tensor":
             self._index(op, operands, builder)
+        elif name == "index_select" and operands[0] not in self._batched:
+            self._index_select(op, builder)
         else:
             raise Refusal(
                 op,
@@ -195,6 +197,16 @@ class BatchRows:
         type_ = vtensor([self._rows * rows, columns], element_of(op.results[0].type))
         product = builder.op(op.name, [flat, operands[1]], type_)
         self._batched[op.results[0]] = builder.view(product, [self._rows, rows, columns])
+
+    def _index_select(self, op: ir.Operation, builder: TorchBuilder) -> None:
+        """All rows' entries at once: [B * N] of them, and the rows in front."""
+        source, result = op.operands[0], op.results[0]
+        at, shape = axis_operand(op, 1, rank_of(source)), shape_of(result.type)
+        index = builder.view(self._batched[op.operands[2]], [self._rows * shape[at]])
+        together = vtensor([self._rows * e if i == at else e for i, e in enumerate(shape)], element_of(result.type))
+        taken = builder.op(op.name, [source, op.operands[1], index], together)
+        apart = builder.view(taken, [*shape[:at], self._rows, *shape[at:]])
+        self._batched[result] = builder.permute(apart, [at, *(i for i in range(len(shape) + 1) if i != at)])
 
     def _index(self, op: ir.Operation, operands: Sequence[ir.Value], builder: TorchBuilder) -> None:
         if len(operands) != 2 or len(_listed(op.operands[1])) != 1 or operands[0] in self._batched:
