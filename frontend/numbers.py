@@ -208,7 +208,12 @@ def _extent(start: Read | int, end: Read | int) -> int | None:
 
 
 def _axis(value: Any, dim: int) -> int:
-    return int(dim) % value.meta["val"].ndim
+    rank: int = value.meta["val"].ndim
+    return dim % rank
+
+
+def _with_defaults(args: tuple[Any, ...], *defaults: Any) -> tuple[Any, ...]:
+    return (*args, *defaults[len(args) :])
 
 
 def _part(node: Node, source: Any, dim: int, start: Read | int, end: Read | int, call: Call) -> Any:
@@ -224,7 +229,7 @@ def _part(node: Node, source: Any, dim: int, start: Read | int, end: Read | int,
 
 
 def _slice(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
-    source, dim, start, end, step = (*args, *(None, 0, None, None, 1)[len(args) :])
+    source, dim, start, end, step = _with_defaults(args, None, 0, None, None, 1)
     if isinstance(source, Part) or kwargs or step != 1:
         raise _refusal(node)
     dim = _axis(node, dim)
@@ -259,7 +264,7 @@ def _select(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], call: Cal
 
 
 def _cat(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
-    parts, dim = (*args, 0)[:2]
+    parts, dim = _with_defaults(args, None, 0)
     return _join(node, parts, dim % node.meta["val"].ndim, call)
 
 
@@ -282,7 +287,7 @@ def _join(node: Node, parts: Sequence[Any], dim: int, call: Call) -> Any:
 
 
 def _slice_scatter(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
-    target, written, dim, start, end, step = (*args, *(None, None, 0, None, None, 1)[len(args) :])
+    target, written, dim, start, end, step = _with_defaults(args, None, None, 0, None, None, 1)
     if isinstance(target, Part) or kwargs or step != 1:
         raise _refusal(node)
     dim = _axis(node, dim)
@@ -304,14 +309,14 @@ def _select_scatter(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], c
 
 
 def _roll(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
-    source, shifts, dims = (*args, [])[:3]
+    source, shifts, dims = _with_defaults(args, None, None, [])
     if isinstance(source, Part) or len(shifts) != 1 or len(dims) != 1:
         raise _refusal(node)
     return call(rolled, source, _axis(node, dims[0]), shifts[0].tensor)
 
 
 def _arange(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
-    start, end, step = (*((0, *args) if len(args) == 1 else args), 1)[:3]
+    start, end, step = _with_defaults((0, *args) if len(args) == 1 else args, 0, None, 1)
     count = _extent(start, end)
     if count is None or step != 1:
         raise _refusal(node)

@@ -130,7 +130,7 @@ class Specialiser:
             def call(op: Any, *operands: Any, **named: Any) -> Any:
                 return self._inline(graph, node, op, operands, named)
 
-            return read(node, *args, call) if node.target in READS else with_numbers(node, args, kwargs, call)
+            return read(node, args[0], call) if node.target in READS else with_numbers(node, args, kwargs, call)
         if _is_number(node):
             return node.target(*_values(args), **_values(kwargs))  # type: ignore[operator]
         if not isinstance(node.target, torch._ops.OpOverload):
