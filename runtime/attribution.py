@@ -490,13 +490,17 @@ class _Attribution:
         index, _, sequence_axis = self._decoder.inputs.caches[cache]
         source, batch = self._decoder.users[index], self._decoder.batch
         start: Tensor = self._values[source]
+        # of a fixed batch; where several have its extent, the first
+        of_rows = [axis for axis, extent in enumerate(start.shape) if extent == batch > 1 and axis != sequence_axis]
+        if batch > 1 and not of_rows:
+            raise AttributionError(f"{self._names([cache])}, and has no axis of its {batch} rows")
         bound = bind(node.target, node.args, node.kwargs)
         steps = self._between([bound["key"] if node.target is FUSED else bound["self"]], frozenset([cache]), None)
 
         def reached(part: Callable[[Tensor], Tensor]) -> Tensor:
             """[rows] bool: the rows that change with a part of the first sequence's cache."""
             changed = start.clone()
-            view = part(changed[:1] if batch > 1 else changed)
+            view = part(changed.narrow(of_rows[0], 0, 1) if of_rows else changed)
             view.copy_(torch.randn(view.shape, generator=torch.Generator().manual_seed(next(self._seeds))))
             now = layout.rows(_logits(node, self._again(steps, {source: changed})))
             return (now != base).flatten(1).any(1)
@@ -508,8 +512,8 @@ class _Attribution:
                 f"{name}, but reaches {int(everything.sum())} of its {len(everything)} rows of logits"
             )
         divisions: list[Tensor] = []
-        for axis in range(int(batch > 1), start.ndim):
-            if axis == sequence_axis or start.shape[axis] == 1:
+        for axis in range(start.ndim):
+            if axis == sequence_axis or start.shape[axis] == 1 or axis in of_rows[:1]:
                 continue
             parts: list[Tensor] = []
             for i in range(start.shape[axis]):

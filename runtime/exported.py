@@ -60,6 +60,7 @@ class ExportedDecoder:
         inputs: what the user inputs and outputs are.
         users: the placeholders of the user inputs.
         one_query: whether it takes exactly one query token.
+        by_token: whether a prompt goes through token by token: one query token, or a batch that is not one row.
         batch: rows that each call has: 1, or a fixed batch, all of whose rows run the same sequence.
         length: the fixed number of entries that a cache comes in with; None where it is symbolic.
 
@@ -102,6 +103,7 @@ class ExportedDecoder:
         if self.one_query and self._query != 1:
             raise ValueError(f"the program takes exactly {self._query} query tokens; it must be symbolic or 1")
         self.batch = tokens[0] if len(tokens) > 1 and isinstance(tokens[0], int) else 1
+        self.by_token = self.one_query or self.batch > 1
         lengths = [_shape(self.users[index])[axis] for index, _, axis in inputs.caches]
         fixed = {length for length in lengths if isinstance(length, int)}
         if fixed and (not all(isinstance(length, int) for length in lengths) or len(fixed) > 1 or not self.one_query):

@@ -106,11 +106,11 @@ class Reference:
             raise ValueError("a prompt has at least one token")
         self._caches = self._decoder.empty_caches()
         self._length = 0
-        self._prompt = 0 if self._decoder.one_query else len(tokens)
+        self._prompt = 0 if self._decoder.by_token else len(tokens)
         self._selected = [np.zeros((a.kv_heads, 0), np.int64) for a in self.attentions]
         self._boundaries = []
         logits = self._forward(tokens)
-        if not self._decoder.one_query:
+        if not self._decoder.by_token:
             self._after_prompt = (self._caches, list(self._selected))
         return logits
 
@@ -158,7 +158,7 @@ class Reference:
 
     def _forward(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """In one run, or token by token where the program takes one."""
-        if not self._decoder.one_query:
+        if not self._decoder.by_token:
             return self._run(tokens)
         for token in tokens[:-1]:
             self._run([token])

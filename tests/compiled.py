@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import snapcc
@@ -43,6 +44,21 @@ def prompts_of(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
     """Seeded random prompts of these lengths."""
     generator = np.random.default_rng(sum(lengths))
     return [[int(token) for token in generator.integers(0, vocabulary, length)] for length in lengths]
+
+
+class Stepwise:
+    """A reference whose prompts go through token by token, so that nothing is selected."""
+
+    def __init__(self, one: Reference) -> None:
+        self._one = one
+        self.decode = one.decode
+
+    def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The last token's logits."""
+        logits = self._one.prefill(tokens[:1])
+        for token in tokens[1:]:
+            logits = self._one.decode(token)
+        return logits
 
 
 def assert_equals_oracle(

@@ -136,6 +136,28 @@ class Folio(Scribe):
         return torch.stack(entries, 1)
 
 
+class Ream(Scribe):
+    """One tensor [2 L, B, H, T, D], divided by a view, ``unbind`` and ``chunk``; layers are put together anew."""
+
+    def grow(self, layer: int, past: Tensor, k: Tensor, v: Tensor) -> Grown:
+        old = past.view(self.layers, 2, *past.shape[1:]).unbind(0)[layer].chunk(2)
+        keys, values = (torch.cat((half.squeeze(0), new), 2) for half, new in zip(old, (k, v), strict=True))
+        return keys, values, torch.stack((keys, values))
+
+    def bind(self, past: Tensor, entries: list[Tensor]) -> Tensor:
+        return torch.stack(entries).flatten(0, 1)
+
+
+class Quire(Shelf):
+    """As ``Ream``, grown by one concat on the divided tensor."""
+
+    def grow(self, layer: int, past: Tensor, k: Tensor, v: Tensor) -> Grown:
+        return super().grow(layer, past.unflatten(0, (self.layers, 2)), k, v)
+
+    def bind(self, past: Tensor, entries: list[Tensor]) -> Tensor:
+        return super().bind(past.unflatten(0, (self.layers, 2)), entries).flatten(0, 1)
+
+
 class Diptych(Scribe):
     """A tensor [2, B, H, T, D] for the keys and values of each layer, in a dict of tuples."""
 
@@ -292,6 +314,7 @@ def _lists(layers: int) -> Callable[[int, int], Any]:
 
 
 SHELF = (lambda b, t: _rand(2, 2, b, HEADS, t, FEATURES), {2: ROWS, 4: PAST}, ((2, 1, 4),))
+REAM = (lambda b, t: _rand(4, b, HEADS, t, FEATURES), {1: ROWS, 3: PAST}, ((2, 1, 3),))
 DIPTYCH = (
     lambda b, t: {f"layer{i}": (_rand(2, b, HEADS, t, FEATURES),) for i in range(2)},
     {f"layer{i}": ({1: ROWS, 3: PAST},) for i in range(2)},
@@ -302,6 +325,8 @@ SPELLINGS = (
     _decoder("scraps", Scraps, _lists(2), [[{0: ROWS, 2: PAST}] * 2] * 2, _pairs(2)),
     _decoder("inserts", Inserts, _lists(3), [[{0: ROWS, 2: PAST}] * 2] * 3, _pairs(3)),
     _decoder("shelf", Shelf, *SHELF),
+    _decoder("ream", Ream, *REAM),
+    _decoder("quire", Quire, *REAM),
     _decoder("folio", Folio, lambda b, t: _rand(b, 2, t, HEADS, 2 * FEATURES), {0: ROWS, 2: PAST}, ((2, 1, 2),)),
     _decoder(
         "scroll",

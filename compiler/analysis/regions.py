@@ -7,7 +7,8 @@ value is a set of boxes, each a box of another value, so that two spellings of t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -217,10 +218,14 @@ class Regions:
         return arranged(self.of(op.operands[0]), order)
 
     def _view(self, op: ir.Operation) -> Content | None:
-        """A view that adds or removes dimensions of extent 1, or undoes the joining of a stack."""
+        """A view that adds or removes dimensions of extent 1, or joins the dimensions of a stack or divides them."""
         before, after = shape_of(op.operands[0].type), shape_of(op.results[0].type)
+        merged = _merged(self.of(op.operands[0]), before, after)
+        if merged is None:
+            return None
+        content, before = merged
         old = iter(i for i, extent in enumerate(before) if extent != 1)
-        content, order, strides = self.of(op.operands[0]), [], []
+        order, strides = [], []
         current, rest = 0, 1  # the present old dimension, and how much of it new ones have to cover
         for extent in after:
             if extent == 1:
@@ -239,8 +244,13 @@ class Regions:
             strides.append(rest)
         if rest != 1 or next(old, -1) >= 0:
             return None
-        boxes = [_divided(box, order, strides, after) for box in content]
-        return None if None in boxes else tuple(box for box in boxes if box is not None)
+        # the smallest step is the last one of a dimension
+        outer = {dim: stride for dim, stride in zip(order, strides, strict=True) if stride > 1}
+        pieces = tuple(piece for box in content for piece in _pieces(box, outer))
+        # in pieces only where each is taken by itself: as a whole, such a value is no region of its source
+        if len(pieces) > len(content) and not _is_taken_apart(op.results[0]):
+            return None
+        return tuple(_divided(box, order, strides, after) for box in pieces)
 
     def _expand(self, op: ir.Operation) -> Content | None:
         # a copy of a value onto one of its shape, as a write in place becomes
@@ -340,18 +350,84 @@ class Regions:
         return None if interval is None else (given[0], interval)
 
 
-def _divided(box: Box, order: Sequence[int], strides: Sequence[int], shape: Sequence[int]) -> Box | None:
+def _merged(content: Content, before: Sequence[int], after: Sequence[int]) -> tuple[Content, list[int]] | None:
+    """The content and shape with those dimensions joined to one that a view joins; None where it does more than that.
+
+    A box must lie at one index of each joined dimension but the innermost.
+    """
+    old, new = ([i for i, extent in enumerate(shape) if extent != 1] for shape in (before, after))
+    groups: list[list[int]] = []
+    while old and new:
+        group, left, right = [old[0]], before[old.pop(0)], after[new.pop(0)]
+        joined = 1
+        while left != right:
+            if left < right:
+                if not old:
+                    return None
+                group.append(old[0])
+                left *= before[old.pop(0)]
+            else:
+                if not new:
+                    return None
+                joined += 1
+                right *= after[new.pop(0)]
+        if len(group) > 1 and joined > 1:
+            return None
+        groups.append(group)
+    if old or new:
+        return None
+    if all(len(group) == 1 for group in groups):
+        return content, list(before)
+    boxes = []
+    for box in content:
+        if any(box.size[dim] > 1 for group in groups for dim in group[:-1]):
+            return None
+        at, size, dims = [], [], []
+        for group in groups:
+            place = 0
+            for dim in group:
+                place = place * before[dim] + box.at[dim]
+            at.append(place)
+            size.append(box.size[group[-1]] if all(box.size[dim] for dim in group) else 0)
+            dims.append(box.dims[group[-1]])
+        boxes.append(replace(box, at=tuple(at), size=tuple(size), dims=tuple(dims)))
+    return tuple(boxes), [math.prod(before[dim] for dim in group) for group in groups]
+
+
+def _pieces(box: Box, outer: Mapping[int, int]) -> Iterator[Box]:
+    """A box in parts, none of which goes beyond a multiple of ``outer[dim]`` along a dimension."""
+    spans = []
+    for dim, (at, size) in enumerate(_spans(box)):
+        step = outer.get(dim, 0)
+        inside = range((at // step + 1) * step, at + size, step) if step else ()
+        spans.append(list(itertools.pairwise([at, *inside, at + size])))
+    for region in itertools.product(*spans):
+        piece = box.cut(region)
+        assert piece is not None
+        yield replace(piece, at=tuple(low for low, _ in region))
+
+
+def _is_taken_apart(value: ir.Value) -> bool:
+    """Whether all that is computed with is a part of a value, or a copy put elsewhere."""
+    for use in value.uses:
+        op = use.owner.operation
+        if op.name in ("func.return", "torch.aten.select.int", "torch.aten.slice.Tensor"):
+            continue
+        moves = op.name == "torch.prim.ListConstruct" or op.name in _RULES
+        if not moves or not all(_is_taken_apart(result) for result in op.results):
+            return False
+    return True
+
+
+def _divided(box: Box, order: Sequence[int], strides: Sequence[int], shape: Sequence[int]) -> Box:
     """A box where dimensions are divided: ``order`` has the old dimension of each new one, whose step in it is given.
 
-    None where the box spans several indices of a new dimension that is not the innermost of an old one.
+    It lies at one index of each new dimension that is not the innermost of an old one.
     """
     at, size, dims = [], [], []
     for dim, stride, extent in zip(order, strides, shape, strict=True):
         if dim < 0 or stride > 1:
-            first, last = (0, 0) if dim < 0 else (box.at[dim], box.at[dim] + max(box.size[dim], 1) - 1)
-            if first // stride != last // stride:
-                return None
-            at.append(first // stride % extent)
+            at.append(0 if dim < 0 else box.at[dim] // stride % extent)
             size.append(1)
             dims.append(-1)
         else:

@@ -23,7 +23,7 @@ from snapcc.runtime.engine import Program
 from snapcc.runtime.generation import generate
 from snapcc.runtime.iree_compile import stream_ir, target_flags
 from snapcc.runtime.schedule import not_in_place
-from snapcc.runtime.verification import compare
+from snapcc.runtime.verification import compare, compare_at_ties
 
 WORDS = 31
 Write = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -70,12 +70,13 @@ def cache_ops(program: ExportedProgram, folder: Path) -> list[tuple[str, str]]:
     return [(name, attributes) for name, attributes in found if name != "kv.parameter"]
 
 
-def holds(artifact: Path, prompts: list[list[int]], new_tokens: int) -> bool:
-    """Whether every row equals the oracle in the artifact's own type."""
+def assert_near(artifact: Path, dtype: torch.dtype, prompts: list[list[int]], new_tokens: int) -> None:
+    """Every row's logits lie within two units in the last place of the oracle's largest, in a narrow type."""
     program = load_artifact(artifact)
     right, wide = oracle(program), oracle(program, wide=True)
-    rows = generate(snapcc.load(artifact), prompts, new_tokens)
-    return all(compare(row, right, program.manifest.dtype, wide).holds for row in rows)
+    for row in generate(snapcc.load(artifact), prompts, new_tokens):
+        found = compare_at_ties(row, right, program.manifest.dtype, wide)
+        assert found.difference <= 2 * torch.finfo(dtype).eps * found.largest, found
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +281,7 @@ def test_masks_of_any_rank_and_type_in_f16(tmp_path: Path) -> None:
     torch.export.save(program, tmp_path / "model.pt2")
     options = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "prompts": (20,), "extends": (), "batch": 2}
     artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", target="host", **options)
-    assert holds(artifact, prompts_of((5, 19), WORDS), 10)
+    assert_near(artifact, torch.float16, prompts_of((5, 19), WORDS), 10)
 
 
 def test_a_write_into_a_cache_of_symbolic_rows_in_bf16(tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ def test_a_write_into_a_cache_of_symbolic_rows_in_bf16(tmp_path: Path) -> None:
     program = Layer.program(8, 128, 32, write, torch.tensor([3, 5]), torch.bfloat16)
     torch.export.save(program, tmp_path / "model.pt2")
     artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", batch=2, target="host")
-    assert holds(artifact, prompts_of((3, 30), WORDS), 10)
+    assert_near(artifact, torch.bfloat16, prompts_of((3, 30), WORDS), 10)
 
 
 @pytest.mark.parametrize("off", [-1, 0, 1])

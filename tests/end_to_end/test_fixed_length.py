@@ -1,16 +1,14 @@
 """Decoders whose caches have a fixed length, however they write them: equal to the oracle, or refused at their line."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from compiled import assert_equals_oracle, tiny_llama
+from compiled import Stepwise, assert_equals_oracle, tiny_llama
 from fixed_decoders import FIXED, REFUSED_FIXED, Fixed, IndexCopy, buffered
-from numpy.typing import NDArray
 from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 
 import snapcc
@@ -87,23 +85,8 @@ def test_a_static_cache_of_transformers(tmp_path: Path) -> None:
         caches=tuple((names.index(c.name), c.output_index, c.axis) for c in grown.caches),
         logits=grown.logits,
     )
-    right = _Stepwise(Reference(grown.program, inputs, load_artifact(artifact).manifest.policy))
+    right = Stepwise(Reference(grown.program, inputs, load_artifact(artifact).manifest.policy))
     assert compare(row, right, "f32").holds
-
-
-class _Stepwise:
-    """A reference whose prompts go through token by token, so that nothing is selected."""
-
-    def __init__(self, one: Reference) -> None:
-        self._one = one
-        self.decode = one.decode
-
-    def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """The last token's logits."""
-        logits = self._one.prefill(tokens[:1])
-        for token in tokens[1:]:
-            logits = self._one.decode(token)
-        return logits
 
 
 @pytest.mark.parametrize("decoder", [d for d in FIXED if d.name in ("by-rows", "ring")], ids=lambda d: d.name)

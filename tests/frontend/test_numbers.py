@@ -86,6 +86,9 @@ EQUAL: dict[str, Step] = {
     "scaled": lambda x, new, at: x * at + (2 * at - 1),
     "wrapped": lambda x, new, at: torch.slice_scatter(x, new, 1, at % 4, at % 4 + 1),
     "halved": lambda x, new, at: x.narrow(1, at // 2, 1),
+    "a part of a complex table": lambda x, new, at: torch.view_as_real(
+        torch.polar(torch.ones(LENGTH, 3), torch.arange(3.0 * LENGTH).view(LENGTH, 3))[at : at + 1]
+    ),
 }
 
 

@@ -28,6 +28,64 @@ func.func @layers(%past: !torch.vtensor<[2,3,7,4],f32> {kv.name = "s", kv.role =
   return %stack, %y, %z : !torch.vtensor<[2,3,8,4],f32>, !torch.vtensor<[3,8,4],f32>, !torch.vtensor<[3,8,4],f32>
 }
 
+// A stack of keys and values of layers in one dimension, divided by a view and joined by another: a cache for each.
+
+// CHECK-LABEL: func.func @divided(
+// CHECK-SAME: {kv.name = "s[0]", kv.role = "cache"}
+// CHECK-SAME: {kv.name = "s[1]", kv.role = "cache"}
+// CHECK-SAME: {kv.name = "s[2]", kv.role = "cache"}
+// CHECK-SAME: {kv.name = "s[3]", kv.role = "cache"}
+// CHECK-COUNT-4: "kv.append"(%{{.*}}, %arg0) {axis = 1 : i64} : (!torch.vtensor<[3,7,4],f32>, !torch.vtensor<[3,1,4],f32>) -> !torch.vtensor<[3,8,4],f32>
+// CHECK-NOT: torch.aten.view
+func.func @divided(%past: !torch.vtensor<[4,3,7,4],f32> {kv.name = "s", kv.role = "cache", kv.row_axis = "1"}, %new: !torch.vtensor<[3,1,4],f32> {kv.name = "x", kv.role = "other"}) -> (!torch.vtensor<[4,3,8,4],f32> {kv.name = "s"}, !torch.vtensor<[3,8,4],f32> {kv.name = "y"}, !torch.vtensor<[3,8,4],f32> {kv.name = "z"}) {
+  %zero = torch.constant.int 0
+  %one = torch.constant.int 1
+  %two = torch.constant.int 2
+  %three = torch.constant.int 3
+  %four = torch.constant.int 4
+  %seven = torch.constant.int 7
+  %eight = torch.constant.int 8
+  %apart = torch.prim.ListConstruct %two, %two, %three, %seven, %four : (!torch.int, !torch.int, !torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %together = torch.prim.ListConstruct %four, %three, %eight, %four : (!torch.int, !torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %divided = torch.aten.view %past, %apart : !torch.vtensor<[4,3,7,4],f32>, !torch.list<int> -> !torch.vtensor<[2,2,3,7,4],f32>
+  %n0 = torch.aten.unsqueeze %new, %zero : !torch.vtensor<[3,1,4],f32>, !torch.int -> !torch.vtensor<[1,3,1,4],f32>
+  %pair = torch.prim.ListConstruct %n0, %n0 : (!torch.vtensor<[1,3,1,4],f32>, !torch.vtensor<[1,3,1,4],f32>) -> !torch.list<vtensor>
+  %n1 = torch.aten.cat %pair, %zero : !torch.list<vtensor>, !torch.int -> !torch.vtensor<[2,3,1,4],f32>
+  %n2 = torch.aten.unsqueeze %n1, %zero : !torch.vtensor<[2,3,1,4],f32>, !torch.int -> !torch.vtensor<[1,2,3,1,4],f32>
+  %pairs = torch.prim.ListConstruct %n2, %n2 : (!torch.vtensor<[1,2,3,1,4],f32>, !torch.vtensor<[1,2,3,1,4],f32>) -> !torch.list<vtensor>
+  %n3 = torch.aten.cat %pairs, %zero : !torch.list<vtensor>, !torch.int -> !torch.vtensor<[2,2,3,1,4],f32>
+  %list = torch.prim.ListConstruct %divided, %n3 : (!torch.vtensor<[2,2,3,7,4],f32>, !torch.vtensor<[2,2,3,1,4],f32>) -> !torch.list<vtensor>
+  %grown = torch.aten.cat %list, %three : !torch.list<vtensor>, !torch.int -> !torch.vtensor<[2,2,3,8,4],f32>
+  %layer0 = torch.aten.select.int %grown, %zero, %zero : !torch.vtensor<[2,2,3,8,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[2,3,8,4],f32>
+  %layer1 = torch.aten.select.int %grown, %zero, %one : !torch.vtensor<[2,2,3,8,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[2,3,8,4],f32>
+  %k0 = torch.aten.select.int %layer0, %zero, %zero : !torch.vtensor<[2,3,8,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[3,8,4],f32>
+  %v0 = torch.aten.select.int %layer0, %zero, %one : !torch.vtensor<[2,3,8,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[3,8,4],f32>
+  %k1 = torch.aten.select.int %layer1, %zero, %zero : !torch.vtensor<[2,3,8,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[3,8,4],f32>
+  %v1 = torch.aten.select.int %layer1, %zero, %one : !torch.vtensor<[2,3,8,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[3,8,4],f32>
+  %y = torch.aten.mul.Tensor %k0, %v0 : !torch.vtensor<[3,8,4],f32>, !torch.vtensor<[3,8,4],f32> -> !torch.vtensor<[3,8,4],f32>
+  %z = torch.aten.mul.Tensor %k1, %v1 : !torch.vtensor<[3,8,4],f32>, !torch.vtensor<[3,8,4],f32> -> !torch.vtensor<[3,8,4],f32>
+  %back = torch.aten.view %grown, %together : !torch.vtensor<[2,2,3,8,4],f32>, !torch.list<int> -> !torch.vtensor<[4,3,8,4],f32>
+  return %back, %y, %z : !torch.vtensor<[4,3,8,4],f32>, !torch.vtensor<[3,8,4],f32>, !torch.vtensor<[3,8,4],f32>
+}
+
+// Heads and features in one dimension, divided by a view that is computed with as a whole: one cache, read behind it.
+
+// CHECK-LABEL: func.func @heads(
+// CHECK: %[[GROWN:.*]] = "kv.append"(%arg0, %arg1) {axis = 1 : i64}
+// CHECK: torch.aten.view %[[GROWN]]
+func.func @heads(%past: !torch.vtensor<[3,7,4],f32> {kv.name = "s", kv.role = "cache"}, %new: !torch.vtensor<[3,1,4],f32> {kv.name = "x", kv.role = "other"}) -> (!torch.vtensor<[3,8,4],f32> {kv.name = "s"}, !torch.vtensor<[3,8,2,2],f32> {kv.name = "y"}) {
+  %one = torch.constant.int 1
+  %two = torch.constant.int 2
+  %three = torch.constant.int 3
+  %eight = torch.constant.int 8
+  %list = torch.prim.ListConstruct %past, %new : (!torch.vtensor<[3,7,4],f32>, !torch.vtensor<[3,1,4],f32>) -> !torch.list<vtensor>
+  %grown = torch.aten.cat %list, %one : !torch.list<vtensor>, !torch.int -> !torch.vtensor<[3,8,4],f32>
+  %shape = torch.prim.ListConstruct %three, %eight, %two, %two : (!torch.int, !torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %apart = torch.aten.view %grown, %shape : !torch.vtensor<[3,8,4],f32>, !torch.list<int> -> !torch.vtensor<[3,8,2,2],f32>
+  %y = torch.aten.exp %apart : !torch.vtensor<[3,8,2,2],f32> -> !torch.vtensor<[3,8,2,2],f32>
+  return %grown, %y : !torch.vtensor<[3,8,4],f32>, !torch.vtensor<[3,8,2,2],f32>
+}
+
 // Keys and values side by side in one tensor: two caches.
 
 // CHECK-LABEL: func.func @halves(
