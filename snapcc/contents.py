@@ -29,8 +29,9 @@ def store_weights(weights: Mapping[str, torch.Tensor], folder: Path, checkpoint:
     Args:
         weights: by the name that the compiled program asks for.
         folder: the artifact's, for the weights that stand nowhere else.
-        checkpoint: the model's folder; those of its safetensors files that hold weights under the same names and
-            bit for bit equal are referred to, not copied.
+        checkpoint: the model's folder; a safetensors file of it is referred to, not copied, if each of the weights that
+            it holds a tensor of the same name for is bit for bit equal to that. One that is not would stand under its
+            name in two files, and which IREE reads is open.
 
     Returns:
         the files, relative to ``folder`` or absolute.
@@ -38,9 +39,9 @@ def store_weights(weights: Mapping[str, torch.Tensor], folder: Path, checkpoint:
     files, missing = [], dict(weights)
     for path in sorted(checkpoint.resolve().glob("*.safetensors")) if checkpoint is not None else ():
         with safe_open(path, framework="pt") as held:
-            names = held.keys()
-            found = [name for name in names if name in missing and _same(missing[name], held.get_tensor(name))]
-        if found:
+            found = weights.keys() & set(held.keys())
+            equal = all(_same(weights[name], held.get_tensor(name)) for name in found)
+        if found and equal:
             files.append(str(path))
             missing = {name: tensor for name, tensor in missing.items() if name not in found}
     if missing:
