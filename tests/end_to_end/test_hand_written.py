@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from attention_decoders import FORMS
 from compiled import TOLERANCE, assert_equals_oracle, prompts_of
 from decoders import GOOD, PLAIN, REFUSED, Decoder, Refused
 from latent_decoders import LATENT
@@ -26,6 +27,14 @@ def test_equals_the_oracle(decoder: Decoder, tmp_path: Path) -> None:
     reference = Reference(decoder.program(), decoder.inputs, Policy(2, 8, 4, 4))
     assert_equals_oracle(artifact, [(1, 11, 48)], 24, reference)
     assert_extend_equals_the_oracle(artifact, reference)
+
+
+@pytest.mark.parametrize("decoder", FORMS, ids=lambda d: d.name)
+def test_forms_of_attention_equal_the_oracle(decoder: Decoder, tmp_path: Path) -> None:
+    model = tmp_path / "model.pt"
+    torch.export.save(decoder.program(), model)
+    artifact = snapcc.compile(model, tmp_path / "out.snapcc", **OPTIONS | {"extends": (), "target": "host"})
+    assert_equals_oracle(artifact, [(1, 11, 48)], 24, Reference(decoder.program(), decoder.inputs, Policy(2, 8, 4, 4)))
 
 
 def assert_extend_equals_the_oracle(artifact: Path, reference: Reference) -> None:
