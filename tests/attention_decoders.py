@@ -8,7 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from decoders import PAST, POSITIONS, QUERY, ROWS, Decoder, RmsNorm, _ids, _places, _rand, rotate_halves
+from decoders import (
+    PAST,
+    POSITIONS,
+    QUERY,
+    ROWS,
+    Decoder,
+    Refused,
+    RmsNorm,
+    _ids,
+    _places,
+    _plain,
+    _rand,
+    rotate_halves,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -76,7 +89,7 @@ class Gnomon(nn.Module):
             q, kv = cast(edge(x)).split(32, -1)
             hour = torch.cat((hour, kv.unflatten(-1, (2, 2, 8))), 1)
             later.append(hour)
-            k, v = hour[:, :, :, self.owner].unbind(2)
+            k, v = (part[:, :, self.owner] for part in hour.unbind(2))
             scores = torch.einsum("bqhd,bkhd->bhqk", q.unflatten(-1, (4, 8)), k) / 8**0.5
             back = torch.arange(k.shape[1]) - at[:, None, :, None]
             scores = (scores + back * self.steepness.view(4, 1, 1)).masked_fill(back > 0, -1e30)
@@ -153,6 +166,21 @@ class Echo(nn.Module):
             x = x + tell(self.heard(listen(hush(x)), at, k, v))
         return x @ self.calls.weight.t(), grown
 
+
+class Crossed(nn.Module):
+    """Two of four heads change places after the cache."""
+
+    def forward(self, keys: Tensor) -> Tensor:
+        """[B, 4, T, D]."""
+        return keys[:, torch.tensor([1, 0, 2, 3])]
+
+
+CROSSED = Refused(
+    _plain("crossed", 1, keys=Crossed, values=Crossed),
+    "an index takes heads out of the cache, and which query heads share one is not seen",
+    "aten.index",
+    Crossed.forward,
+)
 
 _TOKENS = {0: ROWS, 1: QUERY}
 

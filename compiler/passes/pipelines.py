@@ -33,6 +33,7 @@ from .manager import Step, split_pipeline
 from .raise_append import RaiseAppend
 from .raise_attention import RaiseAttention
 from .raise_fixed import RaiseFixed
+from .raise_repeat import RaiseRepeat
 from .rebuild_positions import RebuildPositions
 from .select_last import SelectLast
 
@@ -54,6 +55,7 @@ def raise_to_kv(
     return [
         RaiseFixed(weights),
         RaiseAppend(),
+        RaiseRepeat(weights),
         RaiseAttention(weights, max_positions),
         SelectLast(),
         CheckAxis(),
