@@ -137,9 +137,13 @@ def _spans(box: Box) -> Iterable[tuple[int, int]]:
 
 
 class Regions:
-    """The contents of a function's values; an op that does more than move elements gives a value of its own."""
+    """The contents of a function's values; an op that does more than move elements gives a value of its own.
 
-    def __init__(self) -> None:
+    So does, without ``stacks``, a view that joins dimensions or divides them.
+    """
+
+    def __init__(self, stacks: bool = True) -> None:
+        self._stacks = stacks
         self._known: dict[ir.Value, Content] = {}
         self._evaluate = Evaluator({}, lambda name: None)
 
@@ -220,6 +224,8 @@ class Regions:
     def _view(self, op: ir.Operation) -> Content | None:
         """A view that adds or removes dimensions of extent 1, or joins the dimensions of a stack or divides them."""
         before, after = shape_of(op.operands[0].type), shape_of(op.results[0].type)
+        if not self._stacks and [n for n in before if n != 1] != [n for n in after if n != 1]:
+            return None
         merged = _merged(self.of(op.operands[0]), before, after)
         if merged is None:
             return None

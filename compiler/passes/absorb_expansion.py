@@ -32,7 +32,7 @@ class AbsorbExpansion:
     cache with a weight that is free of its axis: ``k = l Wk`` per head, ``v = l Wv``. Then ``q k^T = (q Wk^T) l^T`` and
     ``p v = (p l) Wv``, for every mask and any softmax, so that attention runs on ``l``, which all heads share. Features
     of the keys that are no product (a part that carries the rotation) stay as they are, beside ``l``. Softmax scale,
-    soft cap, biases, sinks and reach are the attention's own. Source: arXiv:2405.04434, section 2.1.2.
+    soft cap, masks, biases, sinks and reach are the attention's own. Source: arXiv:2405.04434, section 2.1.2.
 
     ``when`` "fewer": where that takes fewer operations, counted from the shapes: products of queries and keys, of
     weights and values, with the expansion itself (nothing is saved of one that others use too), and a causal
@@ -41,9 +41,9 @@ class AbsorbExpansion:
     can be.
 
     Relies on ``kv-raise-attention``, and runs behind the passes that compare the program with its probe. A remark
-    says of each attention over something expanded what was done with it. What is not linear between the expansion and
-    the attention (a norm of the expanded keys) keeps it from being absorbed, and so do a bias and heads of its own
-    that only some of the pieces have.
+    says of each attention over something expanded what was done with it. What computes with the expanded features (a
+    norm of the keys, a bias) keeps them from being absorbed, and so do heads of its own that only some of the pieces
+    have.
 
     Before (128 heads)::
 
@@ -75,7 +75,8 @@ class AbsorbExpansion:
             found = [v.operation for v in body(function).operations if v.operation.name == "kv.attention"]
             if not any(expands(operand) for op in found for operand in list(op.operands)[1:3]):
                 continue
-            axes, regions = Axes(function), Regions()
+            # heads that a view tells apart stay together
+            axes, regions = Axes(function), Regions(stacks=False)
             for op in found:
                 if any(expands(operand) for operand in list(op.operands)[1:3]):
                     self._visit(name, op, axes, regions)
@@ -119,7 +120,9 @@ class _Absorption:
             where = blocked[0].source
             producer = where.owner
             named = "it" if isinstance(producer, ir.Block) else f"'{producer.operation.name}'"
-            raise NotLinear(where, f"{named} comes behind the expansion and is not linear in each feature")
+            raise NotLinear(
+                where, f"{named} comes behind the expansion, where only views, slices and joins are followed"
+            )
         if len({_runs(piece) for piece in pieces}) > 1:
             raise NotLinear(op, "only some of what the keys and values are made of has heads of its own")
         self._rows, self._heads, self._group, self._queries, _ = shape_of(view.q.type)
@@ -150,9 +153,14 @@ class _Absorption:
         element = element_of(view.q.type)
         shared = [self._rows, own, self._heads // own * self._group, self._queries]
         sources = [self._source(builder, piece, element) for piece in self._keys]
-        queries = self._parts(builder, shared)
+        operands = [
+            _joined(builder, self._parts(builder, shared), 4),
+            _joined(builder, sources, 3),
+            self._source(builder, self._values, element),
+            *([view.visible] if view.visible is not None else []),
+        ]
         out = attention(
-            [_joined(builder, queries, 4), _joined(builder, sources, 3), self._source(builder, self._values, element)],
+            operands,
             scale=number(self._op, "scale"),
             softcap=number(self._op, "softcap"),
             causal=bool(integer(self._op, "causal")),
@@ -237,6 +245,7 @@ class _Absorption:
         if self._view.bias is None:
             return None
         made = self._view.bias.owner.operation
+        assert made.name == "kv.linear_bias", made.name
         slopes = self._by_head(builder, made.operands[0])
         shape = [self._rows, *shape_of(slopes.type), shape_of(self._view.k.type)[2]]
         return LinearBiasOp(slopes, vtensor(shape, "f32"), loc=made.location, ip=ir.InsertionPoint(self._op)).bias

@@ -196,7 +196,8 @@ LEFT_ALONE = {
     of_values_in_two_parts: "the values are joined of 2 parts",
     of_zeros: "'torch.aten.cat' puts zeros among the features",
     of_keys_with_heads_of_their_own: "only some of what the keys and values are made of has heads of its own",
-    of_every_second_feature: "'torch.aten.slice.Tensor' comes behind the expansion and is not linear in each feature",
+    of_every_second_feature: "'torch.aten.slice.Tensor' comes behind the expansion, where only views, slices and joins "
+    "are followed",
 }
 
 

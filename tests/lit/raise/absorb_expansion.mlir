@@ -64,9 +64,9 @@ func.func @before(%t: !torch.vtensor<[1,1],si64> {kv.name = "t", kv.role = "toke
 
 // -----
 
-// What comes behind it must be linear in each feature.
+// What comes behind it must leave the features as they are.
 
-// REMARK: decoder.py:8:5: remark: @behind: attention runs on what the cache is expanded to: 'torch.aten.sigmoid' comes behind the expansion and is not linear in each feature
+// REMARK: decoder.py:8:5: remark: @behind: attention runs on what the cache is expanded to: 'torch.aten.sigmoid' comes behind the expansion, where only views, slices and joins are followed
 // CHECK-LABEL: func.func @behind(
 // CHECK: torch.aten.mm
 // CHECK: "kv.attention"({{.+}}) {{.+}} : (!torch.vtensor<[1,2,1,1,2],f32>
