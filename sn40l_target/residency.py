@@ -147,8 +147,11 @@ _RANKS: tuple[Rank, ...] = (_furthest, _cheapest, _roomiest)
 MOST_ROOMS = 8
 """The most rooms for which stays are looked for."""
 
-PATIENCE = 600
+PATIENCE = 300
 """Rounds without a gain after which stays are good enough."""
+
+_ORDERS = 4
+"""In at most how many orders chosen stays are packed until all find room."""
 
 _WORK = 12000
 """The most buffers times rounds without a gain: many rounds for small graphs, few for large ones."""
@@ -268,19 +271,13 @@ def _improve(
     idle, last = 0, best
     while best.traffic and idle < min(patience, _WORK // len(items)):
         idle += 1
-        at, wide = random.choice(steps), random.randrange(4)
         kept = {item.name: _gaps(last.of(item.name), item) for item in items}
-        for item in items:
-            spans = {gap: item.span(gap) for gap in kept[item.name]}
-            near = {g for g, (first, last) in spans.items() if first <= at + wide and last >= at - wide}
-            kept[item.name] -= {g for g in sorted(near) if random.random() < 0.4}
+        if idle % 2:
+            _insert(items, kept, free, random)
+        else:
+            _take_out(items, kept, steps, random)
         _add(items, kept, free, random)
-        packed = _Packed(empty.copy())
-        chosen = [(item, stay) for item in items for stay in _stays(item, kept[item.name])]
-        chosen.sort(key=lambda s: -s[0].bytes * random.uniform(0.5, 1.5))
-        for item, stay in chosen:
-            packed.add([(item, stay)])
-        found = packed.residency(items)
+        found = _shuffled(items, kept, empty, random)
         if found.traffic <= last.traffic:
             last = found
         if found.traffic < best.traffic:
@@ -290,6 +287,55 @@ def _improve(
 
 def _gaps(stays: Iterable[Stay], item: Item) -> set[int]:
     return {gap for first, last in stays for gap in range(first, max(last, first + 1))} & set(item.gaps)
+
+
+def _shuffled(items: Sequence[Item], kept: Mapping[str, set[int]], empty: Packing, random: Random) -> Residency:
+    """What of the gaps finds room first fit, in the best of a few random orders in which large stays come early."""
+    chosen = [(item, stay) for item in items for stay in _stays(item, kept[item.name])]
+    best: Residency | None = None
+    for _ in range(_ORDERS):
+        packed = _Packed(empty.copy())
+        for item, stay in sorted(chosen, key=lambda s: -s[0].bytes * random.uniform(0.5, 1.5)):
+            packed.add([(item, stay)])
+        found = packed.residency(items)
+        best = found if best is None or found.traffic < best.traffic else best
+        if not packed.left:
+            break
+    assert best is not None
+    return best
+
+
+def _take_out(items: Iterable[Item], kept: dict[str, set[int]], steps: Sequence[int], random: Random) -> None:
+    """Takes out some of the gaps around a step."""
+    at, wide = random.choice(steps), random.randrange(4)
+    for item in items:
+        spans = {gap: item.span(gap) for gap in kept[item.name]}
+        near = {g for g, (first, last) in spans.items() if first <= at + wide and last >= at - wide}
+        kept[item.name] -= {g for g in sorted(near) if random.random() < 0.4}
+
+
+def _insert(items: Iterable[Item], kept: dict[str, set[int]], free: Mapping[int, int], random: Random) -> None:
+    """Keeps a gap whatever is in its way: where its bytes do not fit, what saves least for its bytes is given up."""
+    most = max(free.values(), default=0)
+    missing = [(i, gap) for i in items if i.bytes <= most for gap in i.gaps if gap not in kept[i.name]]
+    if not missing:
+        return
+    new, gap = random.choice(missing)
+    kept[new.name].add(gap)
+    first, last = new.span(gap)
+    for step in (s for s in free if first <= s <= last):
+        there = {i: {g for g in kept[i.name] if i.span(g)[0] <= step <= i.span(g)[1]} for i in items}
+        used = sum(item.bytes for item, gaps in there.items() if gaps)
+        losses = []
+        for item, gaps in there.items():
+            if gaps and item.name != new.name:
+                before, after = _stays(item, kept[item.name]), _stays(item, kept[item.name] - gaps)
+                losses.append(((traffic(item, after) - traffic(item, before)) / item.bytes, item.name, item))
+        for _, name, item in sorted(losses, key=lambda loss: loss[:2]):
+            if used <= free[step]:
+                break
+            kept[name] -= there[item]
+            used -= item.bytes
 
 
 def _add(items: Iterable[Item], kept: dict[str, set[int]], free: Mapping[int, int], random: Random) -> None:

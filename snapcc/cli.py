@@ -217,11 +217,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     shapes.add_argument(
         "--cpu", default="host", metavar="NAME", help="the processor: host, generic or LLVM's name (host)"
     )
-    inputs = parser.add_argument_group("the inputs of an exported program, where their use does not tell them apart")
-    inputs.add_argument("--input", type=_named, default={}, metavar="tokens=NAME,positions=NAME")
-    inputs.add_argument(
-        "--causal-mask", action="append", default=[], metavar="NAME", help="this mask input is plainly causal"
-    )
+    _add_inputs(parser)
     phases = parser.add_argument_group("looking inside")
     phases.add_argument("--compile-to", choices=PHASES, help="stop at this phase and write it to -o, else to stdout")
     phases.add_argument(
@@ -241,10 +237,18 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     phases.add_argument("--quiet", action="store_true", help="say nothing but errors")
 
 
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    inputs = parser.add_argument_group("the inputs of an exported program, where their use does not tell them apart")
+    inputs.add_argument("--input", type=_named, default={}, metavar="tokens=NAME,positions=NAME")
+    inputs.add_argument(
+        "--causal-mask", action="append", default=[], metavar="NAME", help="this mask input is plainly causal"
+    )
+
+
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Plans a decoder without compiling it, at every combination of the values of --sweep: predicted time of a "
-        "step over the ranges of the machine's figures, bytes, and the largest batch whose caches fit."
+        "step over the ranges of the machine's figures, bytes, and the largest batch and context whose caches fit."
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="a program of torch.export.save, or a folder")
     parser.add_argument(
@@ -259,6 +263,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=get_args(Dtype), default="checkpoint", help="the weights' type (checkpoint)")
     parser.add_argument("--trust-pickle", action="store_true", help="read MODEL though it is a pickled model")
+    _add_inputs(parser)
     parser.add_argument("--json", action="store_true", help="print the points as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw tokens per second over slots, as SVG")
     parser.add_argument("--quiet", action="store_true", help="say nothing but the result and errors")

@@ -75,7 +75,13 @@ def plan_command(options: argparse.Namespace) -> int:
     from . import sweep
 
     values = sweep.parse_sweep(options.sweep) if options.sweep else {}
-    wanted = Options(prompts=options.prompts, dtype=options.dtype, trust_pickle=options.trust_pickle)
+    wanted = Options(
+        prompts=options.prompts,
+        dtype=options.dtype,
+        inputs=options.input,
+        causal_masks=tuple(options.causal_mask),
+        trust_pickle=options.trust_pickle,
+    )
     rows = sweep.sweep(options.model, values, wanted, Progress(options.quiet))
     print(json.dumps(rows) if options.json else sweep.table(rows))
     if options.plot is not None:

@@ -93,9 +93,10 @@ def sweep(model: Path, values: Sweep, options: Options, progress: Progress) -> l
             for name, found in plans.items():
                 row = {**point, "machine": name}
                 if isinstance(found, PlacementError):
-                    rows.append({**row, "error": str(found).partition("\n")[0].removesuffix("; memory map:")})
+                    said = str(found).partition("\n")[0].removesuffix("; memory map:").removeprefix("error: ")
+                    rows.append({**row, "error": said})
                 else:
-                    rows.append({**row, **figures(found, choice.batch)})
+                    rows.append({**row, **figures(found, choice.batch, choice.policy.slots)})
     return rows
 
 
@@ -132,10 +133,12 @@ def _plans(decoder: Decoder, options: Options, choice: Choice, machines: Mapping
     return found
 
 
-def figures(plan: Plan, rows: int) -> dict[str, Any]:
-    """What a plan comes to, for a row of the table.
+def figures(plan: Plan, rows: int, slots: int) -> dict[str, Any]:
+    """What a plan of so many rows and slots comes to, for a row of the table.
 
-    ``largest_batch``: the rows whose caches fit beside the weights in the first tier that takes caches, at these slots.
+    ``largest_batch``: the rows whose caches fit beside the weights in the first tier that takes caches, at these slots;
+    ``largest_context``: the slots, at these rows, where every layer has as many (layers with a window of their own have
+    fewer, and leave room for more).
     ``temporaries``: the bytes of decode's tensors of one call, by kind. ``sram``: the most that a section of decode
     holds in the nearest tier at a time, its stage buffers included, prefetched weights not.
     """
@@ -148,6 +151,7 @@ def figures(plan: Plan, rows: int) -> dict[str, Any]:
         temporaries[tensor.kind] += tensor.bytes
     shared = {t.name: t for t in plan.tensors if t.shared}.values()
     kept = sum(t.bytes for t in shared if t.kind != "weight")
+    caches = sum(t.bytes for t in shared if t.kind == "cache")
     home = plan.machine.home("cache")
     room = home.bytes - sum(t.bytes for t in shared if t.kind == "weight" and t.tier == home.name)
     return {
@@ -167,6 +171,7 @@ def figures(plan: Plan, rows: int) -> dict[str, Any]:
         "shared": {tier.name: _bytes(shared, tier.name) for tier in plan.machine.tiers},
         "caches": kept,
         "largest_batch": max(room, 0) * rows // kept if kept else None,
+        "largest_context": max(room - kept + caches, 0) * slots // caches if caches else None,
     }
 
 
@@ -175,9 +180,10 @@ def _bytes(tensors: Iterable[Tensor], tier: str) -> int:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows for a person, then the largest batch of all and naive against ring where both are there."""
+    """The rows for a person, then naive against ring where both are there."""
     keys = [key for key in KEYS if any(key in row for row in rows)]
-    heads = [*keys, "step us", "from", "to", "tokens/s", "SRAM bytes", "index bytes", "cache bytes", "largest batch"]
+    heads = [*keys, "step us", "from", "to", "tokens/s", "SRAM bytes", "index bytes", "cache bytes"]
+    heads += ["largest batch", "largest context"]
     lines = [heads]
     for row in rows:
         cells = [str(row.get(key, "")) for key in keys]
@@ -186,7 +192,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             continue
         times = [f"{row[key] * 1e6:,.1f}" for key in ("step", "step_best", "step_worst")]
         index = row["temporaries"].get("index", 0)
-        numbers = [row["tokens_per_second"], row["sram"], index, row["caches"], row["largest_batch"] or 0]
+        numbers = [row["tokens_per_second"], row["sram"], index, row["caches"]]
+        numbers += [row["largest_batch"] or 0, row["largest_context"] or 0]
         lines.append([*cells, *times, *(f"{number:,.0f}" for number in numbers)])
     whole = [line for line in lines if len(line) == len(heads)]
     widths = [max(len(line[i]) for line in whole) for i in range(len(heads))]

@@ -74,8 +74,7 @@ def test_stays_move_at_most_5_percent_more_bytes_than_the_exact_ones_on_20_small
         print(f"{name:<10} {count:>7} {room:>7} {exact:>7} {planned:>7} {(planned - exact) / max(exact, 1):>6.1%}")
     exact, planned = sum(r[3] for r in rows), sum(r[4] for r in rows)
     print(f"{'all':<10} {'':>15} {exact:>7} {planned:>7} {(planned - exact) / exact:>6.1%}")
-    assert planned <= 1.05 * exact
-    assert sum(r[4] <= 1.05 * r[3] for r in rows) >= 18
+    assert all(r[4] <= 1.05 * r[3] for r in rows)
 
 
 def life(uses: tuple[int, ...], writes: set[int], updates: Collection[int] = ()) -> Lifetime:

@@ -65,6 +65,9 @@ def test_a_sweep_over_slots_policies_and_machines(
     ring, larger = fits["16", "snapstream"], fits["32", "snapstream"]
     assert larger["caches"] == pytest.approx(2 * ring["caches"], rel=0.01)
     assert larger["largest_batch"] == pytest.approx(ring["largest_batch"] / 2, rel=0.01)
+    # as many slots as fit, at any number of them
+    assert larger["largest_context"] == pytest.approx(ring["largest_context"], rel=0.01)
+    assert larger["largest_context"] == pytest.approx(32 * larger["largest_batch"], rel=0.01)
     assert ring["step_best"] <= ring["step"] <= ring["step_worst"]
     # slice and concat move whole caches through values of one call; the ring's step writes rows in place
     naive = fits["32", "naive"]
@@ -84,3 +87,17 @@ def test_no_point_that_fits_is_a_failure(model: Path, capsys: pytest.CaptureFixt
     status = cli.main(["plan", str(model), "--sweep", "slots=1", "--quiet"])
     assert status == 1
     assert "1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--causal-mask=m", "--causal-mask m: the program has no such input"),
+        ("--input=tokens=m", "--input tokens=m: the program has no such input"),
+    ],
+)
+def test_inputs_are_named_as_for_compiling(
+    model: Path, option: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", str(model), option, "--quiet"]) == 1
+    assert message in capsys.readouterr().err
