@@ -13,7 +13,8 @@ from torch_mlir import ir
 from .graph import Function, read_program
 from .schema import Plan, SectionTime, Tensor
 
-_COLOURS = {"compute": "#f3d1dc", "SRAM": "#d5e8d4", "HBM": "#dae8fc", "DDR": "#fff2cc"}
+_COLOURS = ("#f3d1dc", "#d5e8d4", "#dae8fc", "#fff2cc")
+"""Of what bounds a section: compute, then the machine's tiers, nearest first."""
 
 
 def explorer_json(module: ir.Module | ir.Operation, plan: Plan) -> str:
@@ -42,6 +43,7 @@ def _graph(function: Function, plan: Plan) -> dict[str, Any]:
     made: dict[str, list[str]] = {}
     for value in function.ids.values():
         made.setdefault(value.partition("#")[0], []).append(value)
+    bounds = ["compute", *(tier.name for tier in plan.machine.tiers)]
     nodes = []
     for node, data in function.graph.nodes(data=True):
         section = sections.get(data["position"], "")
@@ -65,8 +67,8 @@ def _graph(function: Function, plan: Plan) -> dict[str, Any]:
                 for place in places.get(value, [])
             ],
         }
-        if time is not None and time.bound in _COLOURS:
-            shown["style"] = {"backgroundColor": _COLOURS[time.bound]}
+        if time is not None:
+            shown["style"] = {"backgroundColor": _COLOURS[bounds.index(time.bound) % len(_COLOURS)]}
         nodes.append(shown)
     return {"id": function.name, "nodes": nodes}
 

@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
-from .machine import Kind
-from .schema import Plan
+from .lifetime import Steps
+from .schema import Plan, Tensor
+
+STAGE_BUFFER, PREFETCH = "stage buffer", "prefetched weight"
+"""What the buffers of sections count as, beside the kinds of tensors."""
 
 
 @dataclass(frozen=True)
 class Occupancy:
     """A section's time, in seconds from its function's start, and the bytes that stand in each tier by kind.
 
-    The bytes are those of the op of the section at which the tier is fullest. Weights, caches and states count in
-    every section of every function: they stay. The buffers of prefetched weights do not count.
+    The bytes are of everything that is there while any op of the section runs. Weights, caches and states count in
+    every section of every function: they stay.
     """
 
     section: str
     start: float
     end: float
-    bytes: Mapping[str, Mapping[Kind, int]]
+    bytes: Mapping[str, Mapping[str, int]]
 
     def total(self, tier: str) -> int:
         """The bytes of all kinds in a tier."""
@@ -30,33 +34,30 @@ class Occupancy:
 
 def occupancy(plan: Plan, function: str) -> list[Occupancy]:
     """The occupancy of a function of the plan, section by section in the order of time."""
-    kept: dict[tuple[str, Kind, str], int] = {(t.tier, t.kind, t.name): t.bytes for t in plan.tensors if t.shared}
-    starts: dict[tuple[str, Kind], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for (home, kind, _), size in kept.items():
-        starts[home, kind][0] += size
+    sections = [section for section in plan.sections if section.function == function]
+    steps = Steps([section.ops for section in sections], 1 + max((s.ops[-1] for s in sections), default=0))
+    changes: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * (len(sections) + 2))
+    for tensor in {(t.tier, t.name): t for t in plan.tensors if t.shared}.values():
+        changes[tensor.tier, tensor.kind][0] += tensor.bytes
     for tensor in plan.tensors:
         if tensor.function == function and not tensor.shared:
-            changes = starts[tensor.tier, tensor.kind]
-            changes[tensor.first_use] += tensor.bytes
-            changes[tensor.last_use + 1] -= tensor.bytes
-    ops = {section.name: section.ops for section in plan.sections if section.function == function}
-    last = max((positions[-1] for positions in ops.values()), default=-1)
-    held = {key: _running(changes, last) for key, changes in starts.items()}
+            here = changes[tensor.tier, _kind(tensor)]
+            here[steps.of(tensor.first_use)] += tensor.bytes
+            here[steps.of(tensor.last_use) + 1] -= tensor.bytes
+    held = {key: list(accumulate(each)) for key, each in changes.items()}
+    numbers = {section.name: number for number, section in enumerate(sections)}
     found = []
     for time in (t for t in plan.schedule if t.function == function):
-        bytes_: dict[str, dict[Kind, int]] = {}
-        for tier in plan.machine.tiers:
-            kinds = {kind: at for (name, kind), at in held.items() if name == tier.name}
-            totals = {p: sum(at[p] for at in kinds.values()) for p in ops[time.section]}
-            fullest = max(totals, key=lambda position: totals[position])
-            bytes_[tier.name] = {kind: at[fullest] for kind, at in kinds.items() if at[fullest]}
+        at = numbers[time.section]
+        bytes_ = {
+            tier.name: {kind: each[at] for (name, kind), each in held.items() if name == tier.name and each[at]}
+            for tier in plan.machine.tiers
+        }
         found.append(Occupancy(time.section, time.start, time.end, bytes_))
     return found
 
 
-def _running(changes: Mapping[int, int], last: int) -> list[int]:
-    total, found = 0, []
-    for position in range(last + 1):
-        total += changes.get(position, 0)
-        found.append(total)
-    return found
+def _kind(tensor: Tensor) -> str:
+    if tensor.of is None:
+        return tensor.kind
+    return PREFETCH if tensor.role == "prefetch" else STAGE_BUFFER

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
 
 from .occupancy import occupancy
-from .schema import Plan
+from .schema import Plan, Tensor
 
 _BIGGEST = 30
 
@@ -51,7 +53,6 @@ def _content(plan: Plan, title: str, caches: Sequence[Before]) -> dict[str, Any]
             "peak": {element: figure.value for element, figure in machine.peak.items()},
         },
         "caches": [asdict(cache) for cache in caches],
-        "tiers": [use.model_dump() for use in plan.summary()],
         "functions": [_function(plan, name) for name in plan.functions],
     }
 
@@ -64,6 +65,7 @@ def _function(plan: Plan, name: str) -> dict[str, Any]:
     shown = []
     for at in (t for t in plan.schedule if t.function == name):
         section = sections[at.section]
+        beside = plan.beside(section)
         shown.append(
             {
                 "name": at.section,
@@ -78,6 +80,7 @@ def _function(plan: Plan, name: str) -> dict[str, Any]:
                 "far": sum(s * bandwidths[part] for part, s in at.parts.items() if part not in ("compute", near)),
                 "compute_units": section.compute_units,
                 "memory_units": plan.memory_units(section),
+                "near": sum(t.bytes for t in beside if not t.shared),
                 "location": section.location,
                 "starts": section.starts,
                 "stages": [
@@ -91,12 +94,16 @@ def _function(plan: Plan, name: str) -> dict[str, Any]:
                     for stage in section.stages
                 ],
                 "buffers": [
-                    {"tensor": t.of or t.name, "role": t.role, "bytes": t.part, "copies": t.copies}
-                    for t in plan.beside(section)
+                    {"tensor": t.of or t.name, "role": t.role, "bytes": t.part, "copies": t.copies, "offset": t.offset}
+                    for t in sorted(beside, key=lambda t: t.offset)
                 ],
             }
         )
-    here = sorted((t for t in plan.tensors if t.function == name and t.of is None), key=lambda t: (-t.bytes, t.name))
+    alike: dict[tuple[str, str, int, str], list[Tensor]] = defaultdict(list)
+    for tensor in (t for t in plan.tensors if t.function == name and t.of is None):
+        # layers repeat them: one row for names that differ in numbers alone
+        alike[re.sub(r"\d+", "", tensor.name), tensor.kind, tensor.bytes, tensor.tier].append(tensor)
+    biggest = sorted(alike.values(), key=lambda each: (-each[0].bytes, each[0].name))[:_BIGGEST]
     return {
         "name": name,
         "time": time.model_dump() | {"tokens_per_second": time.tokens_per_second},
@@ -106,7 +113,8 @@ def _function(plan: Plan, name: str) -> dict[str, Any]:
             for step in occupancy(plan, name)
         ],
         "tensors": [
-            t.model_dump(include={"name", "kind", "bytes", "tier", "offset", "first_use", "last_use", "section"})
-            for t in here[:_BIGGEST]
+            each[0].model_dump(include={"name", "kind", "bytes", "tier", "offset", "first_use", "last_use", "section"})
+            | {"alike": len(each)}
+            for each in biggest
         ],
     }

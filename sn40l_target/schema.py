@@ -233,12 +233,15 @@ class Plan(_Frozen):
     def beside(self, section: Section) -> list[Tensor]:
         """What stands in the nearest tier while a section runs: its buffers, and what stays there whole."""
         near = self.machine.tiers[0].name
-        first, last = section.ops[0], section.ops[-1]
+        last = section.ops[-1]
+        ends = (s.ops[-1] for s in self.sections if s.function == section.function)
+        # what is between two sections (an argument, a view) belongs to the second
+        before = max((end for end in ends if end < last), default=-1)
         return [
             t
             for t in self.tensors
             if t.tier == near
-            and (t.shared or (t.function == section.function and t.first_use <= last and first <= t.last_use))
+            and (t.shared or (t.function == section.function and t.first_use <= last and before < t.last_use))
         ]
 
     def memory_units(self, section: Section) -> int:
