@@ -18,14 +18,15 @@ from .guards import check_guards
 from .lengths import Lengths, Range
 from .roles import CacheInput, Input, tell_roles
 from .specialise import Specialiser
+from .states import StateInput
 
 
 @dataclass(frozen=True)
 class Decoder:
     """A decoder with caches, as torch.export gave it, with its inputs told apart.
 
-    A buffer that the program writes to is one of its inputs and outputs. ``logits`` is an index among the flat
-    outputs. ``max_positions`` is the longest sequence that the model is made for, where that is known. ``batch``,
+    A buffer that the program writes to is one of its inputs and outputs. ``states`` are what it carries from step to
+    step beside its caches. ``logits`` is an index among the flat outputs. ``max_positions`` is the longest sequence that the model is made for, where that is known. ``batch``,
     ``query`` (new tokens) and ``past`` (cached tokens) are the lengths that one call takes.
     """
 
@@ -34,6 +35,7 @@ class Decoder:
     inputs: tuple[Input, ...]
     logits: int
     caches: tuple[CacheInput, ...]
+    states: tuple[StateInput, ...]
     vocabulary: int
     max_positions: int | None
     batch: Range
@@ -56,6 +58,9 @@ class Decoder:
     @property
     def prefill_refusal(self) -> str | None:
         """Why a prompt cannot be taken at once; None where it can."""
+        if self.states:
+            names = ", ".join(state.name for state in self.states[:3]) + (", .." if len(self.states) > 3 else "")
+            return f"it carries state beside its caches ({names}), which the padding behind a prompt would spoil"
         if 0 not in self.past:
             return f"the program was exported for a past of {self.past}, and a prompt has none"
         if self.query.upper is not None and self.query.upper < 2:
@@ -91,9 +96,11 @@ class Decoder:
     def weights(self) -> dict[str, torch.Tensor]:
         """The weights that the program reads, by the name that ``kv.parameter`` gives them.
 
-        Parameters, buffers (also non-persistent ones) and tensor constants, not copied; a tied one once.
+        Parameters, buffers (also non-persistent ones) and tensor constants, not copied; a tied one once. Among them
+        what states start with, where that is not zero.
         """
-        used = {self.weight_name(name) for name in self._weight_inputs()}
+        initial = [state.initial for state in self.states if state.initial is not None]
+        used = {self.weight_name(name) for name in [*self._weight_inputs(), *initial]}
         return {name: tensor.detach() for name, tensor in self._weights.items() if name in used}
 
     def weight_name(self, name: str) -> str:
@@ -153,6 +160,7 @@ def from_program(
         inputs=roles.inputs,
         logits=roles.logits,
         caches=roles.caches,
+        states=roles.states,
         vocabulary=roles.vocabulary,
         max_positions=max_positions,
         batch=roles.batch,

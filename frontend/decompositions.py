@@ -130,6 +130,39 @@ def topk(value: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     return values.movedim(-1, dim), indices.movedim(-1, dim)
 
 
+def conv1d(
+    value: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """``aten.conv1d`` without padding, stride and dilation as a sum over its taps, [B, C, L] x [O, C / groups, T].
+
+    With a group for each channel a tap is a product element by element, with one group for all of them it is one of
+    matrices, as torch-mlir and what comes behind it take them best: a decoder's short convolution runs over the few
+    entries that it keeps. Others are left to PyTorch's own decomposition.
+    """
+    steps = [[n] if isinstance(n, int) else list(n) for n in (stride, padding, dilation)]
+    channels, taps = value.shape[1], weight.shape[2]
+    if steps != [[1], [0], [1]] or groups not in (1, channels) or weight.shape[0] % groups or taps > LONGEST_RANKED:
+        return _aten.convolution(value, weight, bias, *steps, False, [0], groups)
+    length = value.shape[2] - taps + 1
+    total: Any = None
+    for tap in range(taps):
+        part = value.narrow(2, tap, length)
+        if groups == 1:
+            part = matmul(part.transpose(1, 2), weight[:, :, tap].t()).transpose(1, 2)
+        else:
+            times = weight.shape[0] // channels
+            part = part.repeat_interleave(times, 1) if times > 1 else part
+            part = part * weight[:, 0, tap, None]
+        total = part if total is None else total + part
+    return total if bias is None else total + bias[:, None]
+
+
 # Ops of the exported graph that we decompose ourselves. A view is a reshape, since it was found to be possible with
 # the strides that the fused attention gives, and ours gives others.
 OWN: dict[Any, Callable[..., Any]] = {
@@ -139,6 +172,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     _aten.view.default: _aten.reshape.default,
     _aten._unsafe_view.default: _aten.reshape.default,
     _aten.topk.default: topk,
+    _aten.conv1d.default: conv1d,
 }
 
 

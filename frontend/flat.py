@@ -33,12 +33,15 @@ class FlatProgram:
     """A graph whose placeholders and outputs are those that ``signature`` lists, in its order.
 
     What the program writes to in place comes in as an input and goes out as an output: buffers are inputs of their
-    placeholder's name, and ``buffers`` gives the values that they start with.
+    placeholder's name, and ``buffers`` gives the values that they start with, ``targets`` their names in the model.
+    ``written`` has the input of each output that is what an input or buffer becomes in place.
     """
 
     graph: Graph
     signature: ExportGraphSignature
     buffers: Mapping[str, Tensor]
+    targets: Mapping[str, str]
+    written: Mapping[int, str]
 
 
 def flatten(program: ExportedProgram) -> FlatProgram:
@@ -63,9 +66,10 @@ def flatten(program: ExportedProgram) -> FlatProgram:
             graph.output(torch.fx.map_arg(node.args[0], values.__getitem__))
         else:
             _copy(graph, module, node, values)
-    signature, buffers = _with_states(signature)
+    signature, targets, written = _with_states(signature)
     held = {**program.state_dict, **program.constants}
-    return FlatProgram(graph, signature, {name: held[target] for name, target in buffers.items()})
+    buffers = {name: held[target] for name, target in targets.items()}
+    return FlatProgram(graph, signature, buffers, targets, written)
 
 
 def source_of(node: Node) -> str:
@@ -129,18 +133,27 @@ def _nodes(module: GraphModule) -> Iterator[Node]:
             yield from graph_module.graph.nodes
 
 
-def _with_states(signature: ExportGraphSignature) -> tuple[ExportGraphSignature, dict[str, str]]:
-    """A signature in which what is written to in place is an input and an output, and the buffers among those."""
-    written = set(signature.buffers_to_mutate.values())
+def _with_states(signature: ExportGraphSignature) -> tuple[ExportGraphSignature, dict[str, str], dict[int, str]]:
+    """A signature in which what is written to in place is an input and an output.
+
+    Also the buffers among those, by input, and the input of each such output.
+    """
+    mutated = set(signature.buffers_to_mutate.values())
     buffers: dict[str, str] = {}
     inputs = []
     for spec in signature.input_specs:
-        if spec.kind is InputKind.BUFFER and spec.target in written:
+        if spec.kind is InputKind.BUFFER and spec.target in mutated:
             buffers[spec.arg.name] = spec.target
             spec = InputSpec(InputKind.USER_INPUT, spec.arg, None)
         inputs.append(spec)
+    placeholders = {target: name for name, target in buffers.items()}
+    written = {
+        index: placeholders.get(str(spec.target), str(spec.target))
+        for index, spec in enumerate(signature.output_specs)
+        if spec.kind in _STATES
+    }
     outputs = [
         OutputSpec(OutputKind.USER_OUTPUT, spec.arg, None) if spec.kind in _STATES else spec
         for spec in signature.output_specs
     ]
-    return ExportGraphSignature(inputs, outputs), buffers
+    return ExportGraphSignature(inputs, outputs), buffers, written

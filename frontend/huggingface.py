@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
 from transformers import AutoModelForCausalLM, DynamicCache
-from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
+)
 from transformers.utils import logging as transformers_logging
 
 from .decoder import Decoder, from_program
@@ -27,6 +34,8 @@ DTYPES = {"checkpoint": "auto", "f32": torch.float32, "bf16": torch.bfloat16, "f
 _CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """How transformers names the classes of models that generate."""
 _PREFIX = "model."
+_STATES = ("conv_states", "recurrent_states")
+"""What a layer of transformers keeps beside keys and values: tensors by number, None for one that it does not use."""
 _check: Any = torch._check
 
 
@@ -191,29 +200,48 @@ class _Step(nn.Module):
         self._cache_argument = "cache" if "cache" in _parameters(model) else "past_key_values"
 
     def forward(
-        self, input_ids: Tensor, position_ids: Tensor | None, keys: list[Tensor], values: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor | None,
+        keys: list[Tensor],
+        values: list[Tensor],
+        conv: list[Tensor],
+        recurrent: list[Tensor],
+    ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
         # Said here once; torch.export would find it out layer by layer, at twice the time.
         batch, query = input_ids.shape
         past = keys[0].shape[2]
         for tensor in (*keys, *values):
             _check(tensor.shape[0] == batch)
             _check(tensor.shape[2] == past)
+        for tensor in (*conv, *recurrent):
+            _check(tensor.shape[0] == batch)
         arguments = {}
         if position_ids is not None:
             _check(position_ids.shape[0] == batch)
             _check(position_ids.shape[1] == query)
             arguments["position_ids"] = position_ids
         cache: Any = DynamicCache()
-        cache.layers = [copy.copy(layer) for layer in self._layers]
+        cache.layers = [_copied(layer) for layer in self._layers]
         cache.layer_class_to_replicate = None
-        own: list[Any] = [layer for layer in cache.layers if type(layer) is DynamicLayer]
+        own = _with_keys(cache.layers)
         for layer, key, value in zip(own, keys, values, strict=True):
             # Set, not updated: an update would join an empty tensor first.
             layer.keys, layer.values, layer.is_initialized = key, value, True
+        # the layer writes into its states: into copies, so that what comes in stays as it is
+        convolved, recurring = (_held(cache.layers, kind) for kind in _STATES)
+        for held, given in ((convolved, conv), (recurring, recurrent)):
+            for (states, index), state in zip(held, given, strict=True):
+                states[index] = state.clone()
         arguments[self._cache_argument] = cache
         out = self.model(input_ids=input_ids, use_cache=True, **arguments)
-        return out.logits, [layer.keys for layer in own], [layer.values for layer in own]
+        return (
+            out.logits,
+            [layer.keys for layer in own],
+            [layer.values for layer in own],
+            [states[index] for states, index in convolved],
+            [states[index] for states, index in recurring],
+        )
 
 
 def _parameters(model: Any) -> Any:
@@ -225,29 +253,56 @@ def _takes_positions(model: Any) -> bool:
 
 
 def _layers(model: Any) -> list[Any]:
-    """The cache's layers, filled by one token; every layer with keys and values of its own is a plain one.
+    """The cache's layers, filled by one token; every layer with keys and values of its own keeps every token.
 
-    A sliding layer would cut its cache by a count that it keeps in Python. The window is in the masks too, and a plain
-    layer that keeps every token gives the same logits.
+    A sliding layer would cut its cache by a count that it keeps in Python. The window is in the masks too, and a layer
+    that keeps every token gives the same logits.
     """
     cache: Any = DynamicCache(config=model.config)
     plain: Any = DynamicLayer  # not typed
+    with_states: Any = LinearAttentionAndFullAttentionLayer
     for index, layer in enumerate(cache.layers):
         if type(layer) is DynamicSlidingWindowLayer:
             cache.layers[index] = plain()
-        elif type(layer) not in (DynamicLayer, DummyLayer):
+        elif type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
+            cache.layers[index] = with_states(layer.number_of_states)
+        elif type(layer) not in (DynamicLayer, DummyLayer, LinearAttentionLayer, with_states):
             raise FrontendError(
-                f"layer {index} of {type(model).__name__} keeps a {type(layer).__name__}: "
-                "only layers that keep keys and values, and no other state, are supported"
+                f"layer {index} of {type(model).__name__} keeps a {type(layer).__name__}: only layers that keep keys "
+                "and values, and states of a fixed size, are supported"
             )
     # Read off a call: the heads and widths of a cache are not always those of the config, nor are its layers.
     argument = "cache" if "cache" in _parameters(model) else "past_key_values"
     with torch.no_grad():
         model(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{argument: cache})
-    for layer in cache.layers:
-        if type(layer) is DynamicLayer and not layer.is_initialized:
-            raise FrontendError(f"{type(model).__name__} leaves its cache empty: it is no decoder with a cache")
+    if not _with_keys(cache.layers) or any(type(x) is plain and not x.is_initialized for x in cache.layers):
+        raise FrontendError(f"{type(model).__name__} leaves its cache empty: it is no decoder with a cache")
     return list(cache.layers)
+
+
+def _with_keys(layers: Sequence[Any]) -> list[Any]:
+    """The layers that keep keys and values."""
+    return [layer for layer in layers if isinstance(layer, DynamicLayer) and layer.is_initialized]
+
+
+def _held(layers: Sequence[Any], kind: str) -> list[tuple[dict[int, Any], int]]:
+    """Where layers keep the states of one kind of ``_STATES`` that they use: the dict and its key."""
+    return [
+        (states, index)
+        for layer in layers
+        for states in (getattr(layer, kind, {}),)
+        for index, state in states.items()
+        if state is not None
+    ]
+
+
+def _copied(layer: Any) -> Any:
+    """A layer that shares its tensors with another, and nothing else."""
+    copied = copy.copy(layer)
+    for kind in _STATES:
+        if hasattr(layer, kind):
+            setattr(copied, kind, dict(getattr(layer, kind)))
+    return copied
 
 
 def _export(model: Any, layers: Sequence[Any]) -> ExportedProgram:
@@ -255,23 +310,34 @@ def _export(model: Any, layers: Sequence[Any]) -> ExportedProgram:
     batch, query, past = 2, 3, 5
     longest = getattr(model.config, "max_position_embeddings", None)
     b, q, p = Dim("batch", min=1), Dim("query", min=1, max=longest), Dim("past", min=0, max=longest)
-    own: list[Any] = [layer for layer in layers if type(layer) is DynamicLayer]
+    own = _with_keys(layers)
+    states = [[held[index] for held, index in _held(layers, kind)] for kind in _STATES]
+    tokens: Any = {0: b, 1: q}
+    if any(states):
+        # A step of one token: several would go through the layers' kernels for prompts. A named past would be refused,
+        # for a guard that one query token makes and that always holds.
+        query, tokens, p = 1, {0: b}, Dim.DYNAMIC
     positions = torch.zeros(batch, query, dtype=torch.long) if _takes_positions(model) else None
 
     def example(tensor: Tensor) -> Tensor:
         return torch.zeros(batch, tensor.shape[1], past, tensor.shape[3], dtype=tensor.dtype)
+
+    def state(tensor: Tensor) -> Tensor:
+        return torch.zeros(batch, *tensor.shape[1:], dtype=tensor.dtype)
 
     arguments = (
         torch.zeros(batch, query, dtype=torch.long),
         positions,
         [example(layer.keys) for layer in own],
         [example(layer.values) for layer in own],
+        *([state(tensor) for tensor in held] for held in states),
     )
     dynamic = (
-        {0: b, 1: q},
-        None if positions is None else {0: b, 1: q},
+        tokens,
+        None if positions is None else tokens,
         [{0: b, 2: p} for _ in own],
         [{0: b, 2: p} for _ in own],
+        *([{0: b} for _ in held] for held in states),
     )
     with torch.no_grad():
         program = torch.export.export(_Step(model, layers), arguments, dynamic_shapes=dynamic, strict=False)

@@ -43,9 +43,10 @@ def import_functions(
 ) -> ir.Module:
     """One module with a function for each (name, program), as ``decoder.specialise`` made them.
 
-    A function's arguments are the program's user inputs, each with ``kv.name`` and ``kv.role``, a cache whose rows are
-    not its first dimension also with ``kv.row_axis``; its results are the program's outputs, each with ``kv.name``:
-    "logits", the name of the cache that it is grown from, or its own. Locations are the lines of the model's source.
+    A function's arguments are the program's user inputs, each with ``kv.name`` and ``kv.role``, a cache or state whose
+    rows are not its first dimension also with ``kv.row_axis`` ("none" for a state without rows), a state that does not
+    start with zeros with the weight that it starts with as ``kv.initial``; its results are the program's outputs, each
+    with ``kv.name``: "logits", the name of the cache or state that it is the next value of, or its own. Locations are the lines of the model's source.
     The kv dialect is loaded in ``context``.
 
     Raises:
@@ -62,14 +63,20 @@ def import_functions(
 
 
 def _name_arguments(context: ir.Context, function: Any, program: ExportedProgram, decoder: Decoder) -> None:
-    caches = {c.output_index: c.name for c in decoder.caches}
-    row_axes = {c.name: {"kv.row_axis": str(c.row_axis)} for c in decoder.caches if c.row_axis}
+    carried = {c.output_index: c.name for c in (*decoder.caches, *decoder.states)}
+    more: dict[str, dict[str, str]] = {c.name: {} for c in (*decoder.caches, *decoder.states)}
+    for each in (*decoder.caches, *decoder.states):
+        if each.row_axis != 0:
+            more[each.name]["kv.row_axis"] = "none" if each.row_axis is None else str(each.row_axis)
+    for state in decoder.states:
+        if state.initial is not None:
+            more[state.name]["kv.initial"] = decoder.weight_name(state.initial)
     outputs = [s.arg for s in program.graph_signature.output_specs if s.kind is OutputKind.USER_OUTPUT]
     results = [
-        "logits" if index == decoder.logits else caches.get(index, arg.name or f"output_{index}")
+        "logits" if index == decoder.logits else carried.get(index, arg.name or f"output_{index}")
         for index, arg in enumerate(outputs)
     ]
-    arguments = [{"kv.name": i.name, "kv.role": _role(i.role)} | row_axes.get(i.name, {}) for i in decoder.inputs]
+    arguments = [{"kv.name": i.name, "kv.role": _role(i.role)} | more.get(i.name, {}) for i in decoder.inputs]
     with context:
         for key, entries in (("arg_attrs", arguments), ("res_attrs", [{"kv.name": name} for name in results])):
             function.attributes[key] = ir.ArrayAttr.get(

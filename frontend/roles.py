@@ -16,6 +16,7 @@ from .errors import FrontendError
 from .flat import FlatProgram, source_of
 from .labels import Labels, kept_axis
 from .lengths import BATCH, PAST, QUERY, Extent, Lengths, Range, expression
+from .states import StateInput, check_value, first_value, kind, pairs
 
 _TOKEN_NAMES = ("input_ids", "tokens", "ids")
 _POSITION_NAMES = ("position_ids", "positions", "pos")
@@ -47,6 +48,7 @@ class Role(StrEnum):
     CAUSAL_MASK = "causal_mask"
     CACHE = "cache"
     COUNTER = "counter"
+    STATE = "state"
     OTHER = "other"
 
 
@@ -85,6 +87,7 @@ class Roles:
 
     inputs: tuple[Input, ...]
     caches: tuple[CacheInput, ...]
+    states: tuple[StateInput, ...]
     logits: int
     vocabulary: int
     position_rows: int | None
@@ -111,6 +114,8 @@ class _Reader:
         self.causal_masks = frozenset(causal_masks)
         self.graph = flat.graph
         self.buffers = flat.buffers
+        self.targets = flat.targets
+        self.written = flat.written
         self.nodes: dict[str, Node] = {n.name: n for n in flat.graph.nodes}
         self.inputs = self._user_inputs(flat)
         (output,) = flat.graph.find_nodes(op="output")
@@ -127,8 +132,11 @@ class _Reader:
         told = {c.name for c in caches} | self.counters
         others = [n for n in self.inputs if n is not tokens and n.name not in told]
         self._bind_totals(others)
-        positions, rows = self._positions(others, tokens, vocabulary)
-        self._check_state([n for n in others if n.name != positions], {logits, *(index for _, index, _ in grown)})
+        known = {logits, *(index for _, index, _ in grown)}
+        positions, rows = self._positions(self._not_returned(others, known), tokens, vocabulary)
+        updated = self._updated([n for n in others if n.name != positions], known)
+        states = tuple(self._state(tokens, name, index) for name, index in updated.items())
+        self.states = {state.name for state in states}
         inputs = tuple(
             Input(n.name, self._role(n, tokens, positions, caches), self._shape(n), n.meta["val"].dtype)
             for n in self.inputs
@@ -137,6 +145,7 @@ class _Reader:
         return Roles(
             inputs,
             caches,
+            states,
             logits,
             vocabulary,
             rows,
@@ -316,6 +325,9 @@ class _Reader:
             and output.meta["val"].dim() >= 2
             and isinstance(output.meta["val"].shape[-1], int)
         ]
+        # a state may have as many features as there are tokens
+        kinds = [kind(n) for n in self.inputs]
+        floats = [i for i in floats if kind(self.outputs[i]) not in kinds] or floats
         users: dict[int, set[str]] = {}
         for index in floats:
             rows = self.outputs[index].meta["val"].shape[-1]
@@ -365,19 +377,30 @@ class _Reader:
             )
         return None
 
-    def _check_state(self, others: Sequence[Node], known: set[int]) -> None:
-        """Refuses an output that is an input, updated, and no cache: it would be lost between two steps."""
-        for index, output in enumerate(self.outputs):
-            if index in known or not isinstance(output, Node) or output in others:
-                continue
-            value = output.meta["val"]
-            for node in others:
-                before = node.meta["val"]
-                if node.name in self.sources[output] and (before.shape, before.dtype) == (value.shape, value.dtype):
-                    raise FrontendError(
-                        f"the output {output.name} ({source_of(output)}) is the input {node.name}, updated, and no "
-                        "growing cache: a program's only state may be its caches; derive it from the positions"
-                    )
+    # State beside the caches.
+
+    def _not_returned(self, others: Sequence[Node], known: set[int]) -> list[Node]:
+        """The inputs but for numbers of which an output has the shape and type: a state may well be an angle."""
+        outputs = [o for i, o in enumerate(self.outputs) if i not in known and isinstance(o, Node)]
+        returned = [kind(o) for o in outputs if o.meta["val"].is_floating_point()]
+        return [n for n in others if kind(n) not in returned]
+
+    def _updated(self, others: Sequence[Node], known: set[int]) -> dict[str, int]:
+        """The inputs that come back updated and are no caches, with the index of that output, in their order."""
+        outputs = {i: o for i, o in enumerate(self.outputs) if i not in known and isinstance(o, Node)}
+        candidates = [n for n in others if n.name not in self.causal_masks and n.name not in self.named.values()]
+        used = frozenset().union(*(self.sources[self.outputs[index]] for index in known))
+        found = pairs(candidates, outputs, self.written, self.sources, used)
+        return {n.name: found[n.name] for n in self.inputs if n.name in found}
+
+    def _state(self, tokens: Node, name: str, output: int) -> StateInput:
+        node = self.nodes[name]
+        extents = self._shape(node)
+        check_value(node, self.outputs[output], any(extent.past or extent.query for extent in extents))
+        batch = self._extents(tokens)[0]
+        row_axis = next((i for i, extent in enumerate(extents) if extent == batch), None)
+        initial = first_value(name, self.buffers.get(name), self.targets.get(name), row_axis)
+        return StateInput(name, self.inputs.index(node), output, row_axis, initial)
 
     # Lengths.
 
@@ -462,6 +485,8 @@ class _Reader:
             return Role.CACHE
         if node.name in self.counters:
             return Role.COUNTER
+        if node.name in self.states:
+            return Role.STATE
         return Role.CAUSAL_MASK if node.name in self.causal_masks else Role.OTHER
 
 

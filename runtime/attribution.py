@@ -194,11 +194,12 @@ def see_at_most(decoder: ExportedDecoder, found: Mapping[Node, Attention], count
 
 
 def _values(decoder: ExportedDecoder, tokens: Sequence[int], past: int, seed: int) -> dict[Node, Any]:
-    """Every value of one run on random caches of ``past`` tokens."""
+    """Every value of one run on random caches of ``past`` tokens, and random states."""
     caches = [decoder.cache(i, past, seed + i) for i in range(len(decoder.inputs.caches))]
+    states = decoder.random_states(seed)
     recorder = Interpreter(decoder.module, garbage_collect_values=False)
     with torch.no_grad():
-        results = recorder.run(*decoder.arguments(tokens, past, caches), enable_io_processing=False)
+        results = recorder.run(*decoder.arguments(tokens, past, caches, states), enable_io_processing=False)
     for i, ((_, _, axis), grown) in enumerate(zip(decoder.inputs.caches, decoder.caches(results), strict=True)):
         if grown.shape[axis] != past + len(tokens):
             raise AttributionError(
@@ -232,7 +233,7 @@ class _Attribution:
         self._queries, self._past, self._factor = self._lengths()
         self._total = self._past + self._queries
         self._seeds = count(1 + len(decoder.inputs.caches))
-        self._values: dict[Node, Any] = _values(decoder, range(self._queries), self._past, 1)
+        self._values: dict[Node, Any] = _values(decoder, range(1, 1 + self._queries), self._past, 1)
         # Which caches (as indices) and which attentions' weights (as nodes) each value carries the axis of.
         self._carried: dict[Node, frozenset[int]] = {}
         self._weights: dict[Node, frozenset[Node]] = {}

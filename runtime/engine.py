@@ -127,8 +127,9 @@ class ProgramSpec:
 class Program:
     """A program ready to run; all rows are empty at first.
 
-    The caches are buffers of the device that this object owns and hands to every call: the modules update them in
-    place and share them. They start as zeros, so that no slot ever holds a NaN.
+    The caches, and what the program carries beside them, are buffers of the device that this object owns and hands to
+    every call: the modules update them in place and share them. Each row is reset once, so that no slot ever holds a
+    NaN and what is carried starts as the model has it.
 
     Args:
         folder: where the .vmfb files are.
@@ -157,9 +158,11 @@ class Program:
         contexts = {name: self._load(folder / name, provider) for name in {f.module for f in spec.functions.values()}}
         self._functions = {name: contexts[function.module][name] for name, function in spec.functions.items()}
         self._states = {name: self._buffer(state) for name, state in spec.states.items()}
+        for row in range(spec.batch):
+            self.reset(row)
 
     def reset(self, row: int) -> None:
-        """Empties a row.
+        """Empties a row: what it holds is what a new sequence starts with.
 
         Raises:
             RowError: there is no such row.
@@ -239,7 +242,7 @@ class Program:
         Args:
             tokens: [B] integers.
             positions: [B] integers, each token's index in its row's sequence.
-            active: [B] bools; a row that is not active keeps its cache, and its logits mean nothing. None: all are.
+            active: [B] bools; a row that is not active keeps all that it holds, and its logits mean nothing. None: all are.
 
         Returns:
             [B, V] f32 logits.

@@ -33,6 +33,7 @@ class ProgramInputs:
             of the first token; None if there is none.
         causal_mask: the input of a plainly causal mask, [.., Q, T]: bool (True may be seen) or additive; or None.
         counters: the inputs that hold the number of past tokens.
+        states: ``(input, output)`` of each value that is carried from step to step beside the caches.
     """
 
     tokens: int
@@ -41,6 +42,7 @@ class ProgramInputs:
     positions: int | None = None
     causal_mask: int | None = None
     counters: tuple[int, ...] = ()
+    states: tuple[tuple[int, int], ...] = ()
 
 
 NARROW = frozenset({torch.bfloat16, torch.float16})
@@ -60,7 +62,7 @@ class ExportedDecoder:
         inputs: what the user inputs and outputs are.
         users: the placeholders of the user inputs.
         one_query: whether it takes exactly one query token.
-        by_token: whether a prompt goes through token by token: one query token, or a batch that is not one row.
+        by_token: whether a prompt goes through token by token: one query token, a batch that is not one row, or state.
         batch: rows that each call has: 1, or a fixed batch, all of whose rows run the same sequence.
         length: the fixed number of entries that a cache comes in with; None where it is symbolic.
 
@@ -85,12 +87,9 @@ class ExportedDecoder:
                 self.users.append(node)
                 value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
                 if spec.target in written:
-                    value = torch.zeros([_static(extent) for extent in _shape(node)], dtype=node.meta["val"].dtype)
+                    value = self._first_value(program, str(spec.target), wide)
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-                held = program.state_dict if spec.target in program.state_dict else program.constants
-                value = held[str(spec.target)]
-                if wide and isinstance(value, Tensor) and value.dtype in NARROW:
-                    value = value.float()
+                value = self._first_value(program, str(spec.target), wide)
             else:
                 raise ValueError(f"the program has an input of kind {spec.kind.name}, '{node.name}', unknown here")
             self._arguments.append(value)
@@ -103,12 +102,19 @@ class ExportedDecoder:
         if self.one_query and self._query != 1:
             raise ValueError(f"the program takes exactly {self._query} query tokens; it must be symbolic or 1")
         self.batch = tokens[0] if len(tokens) > 1 and isinstance(tokens[0], int) else 1
-        self.by_token = self.one_query or self.batch > 1
+        self.by_token = self.one_query or self.batch > 1 or bool(inputs.states)
         lengths = [_shape(self.users[index])[axis] for index, _, axis in inputs.caches]
         fixed = {length for length in lengths if isinstance(length, int)}
         if fixed and (not all(isinstance(length, int) for length in lengths) or len(fixed) > 1 or not self.one_query):
             raise ValueError(f"caches of a fixed length must have one length and take one token, got {lengths}")
         self.length = next(iter(fixed), None)
+
+    @staticmethod
+    def _first_value(program: ExportedProgram, name: str, wide: bool) -> Any:
+        """The value of a weight, or that with which a buffer that is written to starts."""
+        held = program.state_dict if name in program.state_dict else program.constants
+        value = held[name]
+        return value.float() if wide and isinstance(value, Tensor) and value.dtype in NARROW else value
 
     def _check(self, outputs: int) -> None:
         used = {
@@ -118,6 +124,7 @@ class ExportedDecoder:
         }
         used |= {f"cache {i}": cache[0] for i, cache in enumerate(self.inputs.caches)}
         used |= {f"counter {i}": index for i, index in enumerate(self.inputs.counters)}
+        used |= {f"state {i}": index for i, (index, _) in enumerate(self.inputs.states)}
         given = {name: index for name, index in used.items() if index is not None}
         for name, index in given.items():
             if not (0 <= index < len(self.users) and isinstance(self.users[index].meta.get("val"), Tensor)):
@@ -149,8 +156,30 @@ class ExportedDecoder:
         """The caches before the first token."""
         return [self.cache(i, 0) for i in range(len(self.inputs.caches))]
 
-    def arguments(self, tokens: Sequence[int], past: int, caches: Sequence[Tensor]) -> list[Any]:
-        """The graph's arguments for ``tokens`` behind ``past`` tokens that stand in ``caches``."""
+    def empty_states(self) -> list[Tensor]:
+        """The states before the first token: a buffer's own value, zeros for an input."""
+        found = []
+        for index, _ in self.inputs.states:
+            node, held = self.users[index], self._arguments[self._slots[index]]
+            zeros = torch.zeros([_static(extent) for extent in _shape(node)], dtype=node.meta["val"].dtype)
+            found.append(zeros if held is None else held.clone())
+        return found
+
+    def random_states(self, seed: int) -> list[Tensor]:
+        """States as they may be between two steps: random numbers in (0, 1), integers as before the first token."""
+        generator = torch.Generator().manual_seed(seed)
+        return [
+            (1 - torch.rand(state.shape, generator=generator)).to(state.dtype) if state.is_floating_point() else state
+            for state in self.empty_states()
+        ]
+
+    def arguments(
+        self, tokens: Sequence[int], past: int, caches: Sequence[Tensor], states: Sequence[Tensor] | None = None
+    ) -> list[Any]:
+        """The graph's arguments for ``tokens`` behind ``past`` tokens that stand in ``caches`` and made ``states``.
+
+        Without ``states``, those before the first token.
+        """
         arguments = list(self._arguments)
         queries = torch.arange(past, past + len(tokens))
 
@@ -168,6 +197,10 @@ class ExportedDecoder:
             put(self.inputs.causal_mask, self._mask(self.inputs.causal_mask, keys <= queries[:, None]))
         for (index, _, _), cache in zip(self.inputs.caches, caches, strict=True):
             put(index, cache)
+        for (index, _), state in zip(
+            self.inputs.states, self.empty_states() if states is None else states, strict=True
+        ):
+            put(index, state)
         return arguments
 
     def _spread(self, index: int, values: Tensor) -> Tensor:
@@ -201,6 +234,10 @@ class ExportedDecoder:
     def caches(self, results: Sequence[Tensor]) -> list[Tensor]:
         """The grown caches among the graph's results."""
         return [results[output] for _, output, _ in self.inputs.caches]
+
+    def states(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """The states of the next step among the graph's results."""
+        return [results[output] for _, output in self.inputs.states]
 
     def logits(self, results: Sequence[Tensor]) -> NDArray[np.float32]:
         """[V] f32 of the last token of the first row."""

@@ -46,6 +46,8 @@ class FixedReference:
         self._policy = policy
         self._program = _Program(self._decoder)
         self._history: list[list[Tensor]] | None = None
+        self._states: list[list[Tensor]] = []
+        """Those before each token so far, and those after the last."""
         self._prompt = 0
         slots = self._program.slots
         if policy is not None and policy.sink + policy.recent > slots:
@@ -60,6 +62,7 @@ class FixedReference:
         if not tokens:
             raise ValueError("a prompt has at least one token")
         self._history = [[] for _ in self._decoder.inputs.caches]
+        self._states = [self._decoder.empty_states()]
         self._prompt = len(tokens)
         return [self.decode(token) for token in tokens][-1]
 
@@ -81,6 +84,7 @@ class FixedReference:
             raise ValueError("a program that takes one token at a time selects nothing")
         for past in self._history:
             del past[self._prompt :]
+        del self._states[self._prompt + 1 :]
 
     def decode(self, token: int) -> NDArray[np.float32]:
         """The logits [V] f32 after one more token.
@@ -96,7 +100,8 @@ class FixedReference:
         if len(kept) >= self._program.slots:
             raise ValueError(f"the program holds {self._program.slots} tokens, and nothing is dropped")
         rows = [[past[p] for p in kept] for past in self._history]
-        logits, new = self._program.step(token, position, kept, rows)
+        logits, new, states = self._program.step(token, position, kept, rows, self._states[-1])
+        self._states.append(states)
         for past, row in zip(self._history, new, strict=True):
             past.append(row)
         return logits
@@ -139,9 +144,17 @@ class _Program:
             self._check()
 
     def step(
-        self, token: int, position: int, kept: Sequence[int], rows: Sequence[Sequence[Tensor]]
-    ) -> tuple[NDArray[np.float32], list[Tensor]]:
-        """The logits [V] of a token, and its own row of each cache, when ``rows`` of positions ``kept`` are cached."""
+        self,
+        token: int,
+        position: int,
+        kept: Sequence[int],
+        rows: Sequence[Sequence[Tensor]],
+        states: Sequence[Tensor],
+    ) -> tuple[NDArray[np.float32], list[Tensor], list[Tensor]]:
+        """The logits [V] of a token, its own row of each cache, and the states after it.
+
+        ``rows`` of positions ``kept`` are cached, and ``states`` are those before it.
+        """
         count = len(kept)
         # what the program masks of its own is not to count, only where it writes
         place: int | None = self._full
@@ -163,16 +176,22 @@ class _Program:
             caches.append(cache)
         hidden = torch.ones(self.slots, dtype=torch.bool)
         hidden[seen] = False
-        results = self._run(token, position, caches, hidden, place)
+        results = self._run(token, position, caches, hidden, place, states)
         grown = zip(self._decoder.inputs.caches, self._decoder.caches(results), strict=True)
         new = [cache.select(axis, newest).clone() for (_, _, axis), cache in grown]
-        return self._decoder.logits(results), new
+        return self._decoder.logits(results), new, self._decoder.states(results)
 
     def _run(
-        self, token: int, position: int, caches: Sequence[Tensor], hidden: Tensor, place: int | None
+        self,
+        token: int,
+        position: int,
+        caches: Sequence[Tensor],
+        hidden: Tensor,
+        place: int | None,
+        states: Sequence[Tensor] | None = None,
     ) -> Sequence[Tensor]:
         with torch.no_grad():
-            arguments = self._decoder.arguments([token], position, caches)
+            arguments = self._decoder.arguments([token], position, caches, states)
             results: Sequence[Tensor] = _Runner(self, hidden, place).run(*arguments, enable_io_processing=False)
         return results
 

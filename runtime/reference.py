@@ -51,8 +51,8 @@ class Reference:
     """One sequence through the user's program, with what the policy would have dropped masked.
 
     Args:
-        program: exported with a symbolic past, and a symbolic number of query tokens or exactly one (its prompts
-            then go through token by token, and select nothing).
+        program: exported with a symbolic past, and a symbolic number of query tokens or exactly one. Where it takes one
+            or carries state beside its caches, prompts go through token by token, and select nothing.
         inputs: what its flat inputs and outputs are.
         policy: what the compressed cache keeps; None keeps everything.
         wide: compute in f32 what the program computes in bf16 or f16, on the same weights.
@@ -79,6 +79,7 @@ class Reference:
         self._whole = frozenset(index for index, node in enumerate(found) if node in near)
         self._runner = _Runner(self._decoder.module, dict(zip(found, range(len(found)), strict=True)), self._attend)
         self._caches: list[Tensor] | None = None
+        self._states: list[Tensor] = []
         self._length = 0
         self._prompt = 0
         self._selected: list[NDArray[np.int64]] = []
@@ -104,7 +105,7 @@ class Reference:
         """
         if not tokens:
             raise ValueError("a prompt has at least one token")
-        self._caches = self._decoder.empty_caches()
+        self._caches, self._states = self._decoder.empty_caches(), self._decoder.empty_states()
         self._length = 0
         self._prompt = 0 if self._decoder.by_token else len(tokens)
         self._selected = [np.zeros((a.kv_heads, 0), np.int64) for a in self.attentions]
@@ -157,7 +158,7 @@ class Reference:
         return self._forward(tokens)
 
     def _forward(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """In one run, or token by token where the program takes one."""
+        """In one run, or token by token where the program takes one or carries state."""
         if not self._decoder.by_token:
             return self._run(tokens)
         for token in tokens[:-1]:
@@ -169,9 +170,9 @@ class Reference:
         self._dropped = self._drops(len(tokens)) if self._length else None
         with torch.no_grad():
             results = self._runner.run(
-                *self._decoder.arguments(tokens, self._length, self._caches), enable_io_processing=False
+                *self._decoder.arguments(tokens, self._length, self._caches, self._states), enable_io_processing=False
             )
-        self._caches = self._decoder.caches(results)
+        self._caches, self._states = self._decoder.caches(results), self._decoder.states(results)
         self._length += len(tokens)
         return self._decoder.logits(results)
 

@@ -70,7 +70,8 @@ def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
 
     batch = _choose_batch(options.batch, decoder.batch)
     past, context = decoder.past, decoder.max_positions
-    policy, said = choose_policy(options.wishes, context, past.lower if past.lower == past.upper else None)
+    fixed = past.lower if past.lower == past.upper else None
+    policy, said = choose_policy(options.wishes, context, fixed, decoder.prefill_refusal is not None)
     progress.note(said)
     # a full cache drops nothing, so that no position may come after its last slot's
     bound = policy.slots if options.wishes.preset.span == "context" else probe_past(policy.slots, context) + 1
@@ -166,7 +167,7 @@ class Lowering:
             rows, slots = file.rows_and_slots()
             if self._options.batch not in (None, rows):
                 raise UsageError(f"--batch {self._options.batch} was asked for, and {file.path} is of {rows} rows")
-            policy, said = choose_policy(self._options.wishes, None, slots - 1)
+            policy, said = choose_policy(self._options.wishes, None, slots - 1, not file.has_prefill())
             self._progress.note(said)
             yield from self._from_kv(module, policy, rows)
             return

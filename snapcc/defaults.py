@@ -63,18 +63,22 @@ class Wishes:
         return PRESETS[self.kv]
 
 
-def choose_policy(wishes: Wishes, context: int | None, past: int | None = None) -> tuple[Policy, str]:
+def choose_policy(
+    wishes: Wishes, context: int | None, past: int | None = None, decode_only: bool = False
+) -> tuple[Policy, str]:
     """The policy, and a sentence that says what was chosen and why.
 
     C is what was asked for; else P + 1 for a program exported at a fixed past P; else the sum of S, R and K where R
     was asked for; else a quarter of the context, at most 8,192, and 1,024 where no context is known. S is 4, K is
     C / 4, R is the rest, W is min(32, R). A preset fixes some parts: ``full`` has R = C = the context; ``snapkv`` has
-    W = min(32, C / 4), a room of min(256, C / 4) tokens, R = W + room, and K is the rest.
+    W = min(32, C / 4), a room of min(256, C / 4) tokens, R = W + room, and K is the rest. Where nothing selects, since
+    prompts go through decode, K is 0.
 
     Args:
         wishes: what the user asked for.
         context: the model's longest sequence, if it says so.
         past: P, the past length at which a program was exported, if it was exported at one only.
+        decode_only: whether prompts go through decode token by token.
 
     Raises:
         UsageError: parts that contradict the preset, do not add up to the given C, or that no policy can have.
@@ -82,6 +86,9 @@ def choose_policy(wishes: Wishes, context: int | None, past: int | None = None) 
     wishes = _with_preset(wishes)
     slots, reason = _slots(wishes, context, past)
     given = wishes.slots is not None or past is not None
+    nothing_selects = decode_only and wishes.topk is None and not (given and wishes.recent is not None)
+    if nothing_selects:
+        wishes = replace(wishes, topk=0)
     if wishes.preset.span == "room":
         wishes = _with_room(wishes, slots, given)
     sink = SINK if wishes.sink is None else wishes.sink
@@ -114,7 +121,10 @@ def choose_policy(wishes: Wishes, context: int | None, past: int | None = None) 
         )
     if policy.slots != slots:
         reason = "the sum of the parts that were asked for"
-    return policy, f"{policy.slots} slots ({reason}): sink {sink}, recent {recent}, topk {topk}, window {window}"
+    parts = f"sink {sink}, recent {recent}, topk {topk}"
+    # the observation window is for a selection
+    parts += ", since a prompt through decode selects nothing" if nothing_selects else f", window {window}"
+    return policy, f"{policy.slots} slots ({reason}): {parts}"
 
 
 def choose_prompts(asked: tuple[int, ...] | None, slots: int, longest: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from snapcc.runtime.engine import FunctionSpec
 
 from .artifact import Artifact
-from .manifest import Cache
+from .manifest import Cache, Manifest
 
 
 def cache_table(
@@ -30,6 +30,15 @@ def cache_table(
         for state in states.values()
         # a cache that stacks several is a state for each of them, named as one indexes it
         if state.name == cache.name or state.name.startswith(f"{cache.name}[")
+    ]
+
+
+def state_table(manifest: Manifest) -> list[dict[str, Any]]:
+    """What the program carries for each row beside its caches."""
+    states = manifest.program().states
+    return [
+        {"name": state.name, "shape": list(state.shape), "dtype": state.dtype, "bytes": state.bytes}
+        for state in (states[given.name] for given in manifest.inputs.states)
     ]
 
 
@@ -75,6 +84,7 @@ def summary(artifact: Artifact) -> dict[str, Any]:
         "caches": caches,
         "cache_bytes": sum(cache["bytes"] for cache in caches),
         "full_cache_bytes": sum(cache["full_bytes"] for cache in caches),
+        "states": state_table(manifest),
         "weights": [{"file": file.path, "bytes": file.bytes} for file in manifest.weights],
         "phases": {phase: str(artifact.folder / path) for phase, path in manifest.phases.items()},
         "plan": None if manifest.plan is None else _plan(artifact),
@@ -104,6 +114,7 @@ def words(content: dict[str, Any]) -> str:
         f"a full cache of {bound} tokens: {content['full_cache_bytes']:,} bytes "
         f"({content['full_cache_bytes'] / content['cache_bytes']:.1f} times as many)",
         *(f"             {line}" for line in _alike(content["caches"])),
+        *_carried(content["states"]),
         "  weights    " + ", ".join(f"{w['file']} ({w['bytes']:,} bytes)" for w in content["weights"]),
     ]
     for name, function in content["functions"].items():
@@ -134,6 +145,19 @@ def _alike(caches: list[dict[str, Any]]) -> list[str]:
         f"({' to '.join(dict.fromkeys((group[0]['name'], group[-1]['name'])))})"
         for (shape, axis), group in groups.items()
     ]
+
+
+def _carried(states: list[dict[str, Any]]) -> list[str]:
+    """A line for what is carried beside the caches, and one for the states of each shape."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for state in states:
+        groups.setdefault(_type(state["shape"], state["dtype"]), []).append(state)
+    lines = [f"  state      {len(states)} beside the caches, {sum(state['bytes'] for state in states):,} bytes"]
+    lines += [
+        f"             {len(group)} of {shape}, rows first ({' to '.join(dict.fromkeys((group[0]['name'], group[-1]['name'])))})"
+        for shape, group in groups.items()
+    ]
+    return lines if states else []
 
 
 def _pooling(policy: dict[str, Any]) -> str:

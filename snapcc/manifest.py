@@ -10,7 +10,7 @@ from snapcc.compiler.dialect.policy import Policy
 from snapcc.runtime.engine import FunctionSpec, ProgramSpec, StateSpec, TensorSpec
 from snapcc.runtime.iree_compile import Device
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised by one whenever an older snapcc could not read a new manifest, or a newer one an old manifest."""
 
 FILE = "manifest.json"
@@ -43,6 +43,14 @@ class Cache(_Part):
     output: int = Field(description="its place among the exported program's outputs")
 
 
+class State(_Part):
+    """What the user's program carries beside its caches: a state of the same name, with its rows first."""
+
+    name: str
+    input: int = Field(description="its place among the exported program's inputs, weights left out")
+    output: int = Field(description="its place among the exported program's outputs")
+
+
 class Inputs(_Part):
     """Which inputs and outputs of the exported program are what; None where it has no such input.
 
@@ -55,6 +63,7 @@ class Inputs(_Part):
     logits: int
     caches: tuple[Cache, ...]
     counters: tuple[int, ...] = ()
+    states: tuple[State, ...] = ()
 
 
 class Manifest(_Part):
@@ -128,6 +137,9 @@ class Manifest(_Part):
             own = [n for n in states if n == cache.name or n.startswith(f"{cache.name}[")]
             if not own or (cache.name in states and not 0 <= cache.axis < len(states[cache.name].shape)):
                 raise ValueError(f"no function has a state {cache.name} with an axis {cache.axis}")
+        for state in self.inputs.states:
+            if state.name not in states:
+                raise ValueError(f"no function has a state {state.name}")
         return self
 
     def program(self) -> ProgramSpec:

@@ -40,6 +40,7 @@ def described(manifest: Manifest) -> ProgramInputs:
         positions=inputs.positions,
         causal_mask=inputs.causal_mask,
         counters=inputs.counters,
+        states=tuple((state.input, state.output) for state in inputs.states),
     )
 
 

@@ -47,6 +47,12 @@ class PhaseFile:
                 return grown[0], grown[integer(view.operation, "axis")]
         raise UsageError(f"{self.path} has no function @decode that grows a cache: it is no program of snapcc's")
 
+    def has_prefill(self) -> bool:
+        """Whether a module of the torch or kv phase takes prompts at once."""
+        from snapcc.compiler.analysis.functions import functions
+
+        return any(name.startswith("prefill_") for name in functions(self.module.operation))
+
 
 def is_mlir(path: Path) -> bool:
     """Whether a file looks like MLIR, as text or bytecode; comments may come first."""

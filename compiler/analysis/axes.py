@@ -174,7 +174,7 @@ class Axes:
                 for axis, extent in zip(named, shape, strict=True)
             )
         dims = [self._fresh(extent) for extent in shape]
-        if role == "cache" and shape and shape[0] == self.row.size > 1:
+        if role in ("cache", "state") and shape and shape[0] == self.row.size > 1:
             dims[0] = (self.row,)
         return tuple(dims)
 

@@ -718,6 +718,33 @@ class WriteRowOp(Kv.Operation, name="write_row", traits=[ext.Pure]):
         )
 
 
+class WriteRowsOp(Kv.Operation, name="write_rows", traits=[ext.Pure]):
+    """The rows of a state replaced where they are active; a row that is not keeps its bytes, whatever they are.
+
+    target [B, ..], values [B, ..], active [B] i1 -> target's type. See tests/lit/dialect/write_rows.mlir.
+    """
+
+    target: ext.Operand[Any]
+    values: ext.Operand[Any]
+    active: ext.Operand[Any]
+    written: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not _tensors(op):
+            return False
+        target = op.operands[0].type
+        rows = shape_of(target)[:1]
+        if not rows:
+            return _fail(op, "the target's shape must be [B, ..], got []")
+        return (
+            _require(op, "the result's type", str(op.results[0].type), "the target's", str(target))
+            and _require(op, "values' type", str(op.operands[1].type), "the target's", str(target))
+            and _batch_vector(op, "active", op.operands[2], rows[0])
+            and _require(op, "active's element type", element_of(op.operands[2].type), "i1", "i1")
+        )
+
+
 class ReadRowOp(Kv.Operation, name="read_row", traits=[ext.Pure]):
     """One row of a state. state [B, ..], row [] i64 -> [1, ..]. See tests/lit/dialect/read_row.mlir."""
 

@@ -45,6 +45,7 @@ from ..dialect.policy import Order, Policy, PoolKind, Score
 from ..dialect.types import element_of, shape_of, vtensor
 from .dead_code import erase_dead
 from .rebuild_positions import START
+from .row_states import States, add_reset, carry, initial_values
 from .select_last import LENGTH
 from .torch_builder import TorchBuilder
 
@@ -63,7 +64,8 @@ class ApplyPolicy:
     writes one row; extend attends over one row's slots and the new tokens behind them under ``kv.visible_extend``,
     and writes by ``kv.ring_extend``; ``reset`` is made. ``order`` "ring" is the above; "time" keeps the recent tokens
     from the oldest to the newest by ``kv.concat_update``, slicing and joining each cache anew: the same tokens, for
-    comparing cost; there is no extend then. Design section 3.
+    comparing cost; there is no extend then. Design section 3. What decode carries beside its caches (role "state") is
+    loaded, and stored by ``kv.write_rows`` for the active rows; ``reset`` puts it back to what it starts with.
 
     Where an attention sees at most V <= C positions back (a sliding window, chunks), its caches keep a ring of V and
     nothing else. Where it sees more, or has a bias along the keys (``kv.linear_bias``), the mask and the bias are made
@@ -134,6 +136,7 @@ class ApplyPolicy:
                 f"but sink {policy.sink} + recent {policy.recent} + topk {policy.topk} make {policy.slots}",
                 "choose parts that add up to the program's own length plus one",
             )
+        initial = initial_values(decode[0])
         states = _Decode(decode[0], policy, self.order, self.batch).run()
         for function in prefills:
             _Prefill(function, policy, self.order, states).run()
@@ -152,10 +155,7 @@ class ApplyPolicy:
                     "specialise it at a past of as many tokens as there are slots",
                 )
             _Extend(function, policy, self.order, states).run()
-        _add_reset(module, states)
-
-
-States = dict[str, ir.Type]
+        add_reset(module, states, initial)
 
 
 _UNSEEN = -1e30
@@ -307,7 +307,7 @@ class _Decode(_Rewriter):
             if reach not in visible:
                 visible[reach] = self._visible(reach, positions, count)
             self.mask(op, visible[reach], self._bias(op, first, reach, positions))
-        states = self.states
+        states = self.states = self.states | carry(self.function, active)
         self.finish([self.batch, shape_of(self.logits().type)[-1]], ("tokens", "positions", "active"))
         return states
 
@@ -651,27 +651,3 @@ def _readers(found: Sequence[Cache]) -> dict[ir.Operation, Cache]:
     for cache in found:
         readers |= dict.fromkeys(cache.readers, first[cache.reader])
     return readers
-
-
-def _add_reset(module: ir.Operation, states: States) -> None:
-    """``reset(row)``: every state of a row is zero again."""
-    location = module.location
-    with location, ir.InsertionPoint(module.regions[0].blocks[0]):
-        scalar = vtensor([], "si64")
-        kind = ir.FunctionType.get([scalar], [])
-        function = ir.Operation.create(
-            "func.func",
-            attributes={"sym_name": ir.StringAttr.get("reset"), "function_type": ir.TypeAttr.get(kind)},
-            regions=1,
-        )
-        block = function.regions[0].blocks.append(scalar, arg_locs=[location])
-    with location, ir.InsertionPoint(block):
-        returned = ir.Operation.create("func.return")
-    builder = TorchBuilder(returned, location)
-    for state, type_ in states.items():
-        ip = ir.InsertionPoint(returned)
-        value = StateLoadOp(ir.StringAttr.get(state), type_, loc=location, ip=ip).value
-        zero = builder.zeros([1, *shape_of(type_)[1:]], element_of(type_))
-        written = WriteRowOp(value, zero, block.arguments[0], type_, loc=location, ip=ir.InsertionPoint(returned))
-        StateStoreOp(written.written, ir.StringAttr.get(state), loc=location, ip=ir.InsertionPoint(returned))
-    set_signature(function, [{"kv.name": "row", "kv.role": "row"}], [])

@@ -28,9 +28,18 @@ class BatchRows:
     result is an ordinary value again. ``axes`` are those of the function before anything was replaced.
     """
 
-    def __init__(self, function: ir.Operation, axes: Axes) -> None:
+    def __init__(
+        self,
+        function: ir.Operation,
+        axes: Axes,
+        what: str = "a value that depends on the query's position, which differs between rows",
+        hint: str = "let the model take the positions as an input of shape [rows, tokens], or compile for one row",
+    ) -> None:
+        """``what`` and ``hint`` are for refusals: what a seed is, and what to do about an op without a rule."""
         self._function = function
         self._axes = axes
+        self._what = what
+        self._hint = hint
         self._rows = axes.row.size
         self._batched: dict[ir.Value, ir.Value] = {}
 
@@ -46,8 +55,13 @@ class BatchRows:
         """
         for op in [view.operation for view in body(self._function).operations]:
             operands = tensor_operands(op)
-            if op.name != "torch.prim.ListConstruct" and any(v in self._batched for v in operands):
+            is_returned = op.name == "func.return" and self._rows > 1
+            if op.name != "torch.prim.ListConstruct" and not is_returned and any(v in self._batched for v in operands):
                 self._visit(op, operands)
+
+    def per_row(self, value: ir.Value) -> ir.Value | None:
+        """The [B, *s] that stands for a value of shape s; None where no seed reached it."""
+        return self._batched.get(value)
 
     def _visit(self, op: ir.Operation, operands: Sequence[ir.Value]) -> None:
         builder = TorchBuilder(op)
@@ -79,8 +93,8 @@ class BatchRows:
         else:
             raise Refusal(
                 op,
-                f"'{op.name}' takes a value that depends on the query's position, which differs between rows",
-                "let the model take the positions as an input of shape [rows, tokens], or compile for one row",
+                f"'{op.name}' takes {self._what}",
+                self._hint,
             )
 
     def _result(self, op: ir.Operation, builder: TorchBuilder, operands: Sequence[ir.Value]) -> None:
@@ -175,7 +189,7 @@ class BatchRows:
         else:
             self._batched[result] = builder.view(self._batched[source], [self._rows, *shape_of(result.type)])
 
-    def _per_row(self, value: ir.Value, builder: TorchBuilder) -> ir.Value:
+    def _repeated(self, value: ir.Value, builder: TorchBuilder) -> ir.Value:
         """A value per row, repeated where it is the same for all."""
         if value in self._batched:
             return self._batched[value]
@@ -188,7 +202,7 @@ class BatchRows:
 
     def _cat(self, op: ir.Operation, operands: Sequence[ir.Value], builder: TorchBuilder) -> None:
         at = builder.integer(axis_operand(op, 1, rank_of(op.results[0])) + 1)
-        self._result(op, builder, [builder.tensors([self._per_row(v, builder) for v in operands]), at])
+        self._result(op, builder, [builder.tensors([self._repeated(v, builder) for v in operands]), at])
 
     def _product(self, op: ir.Operation, operands: Sequence[ir.Value], builder: TorchBuilder) -> None:
         rows, inner = shape_of(operands[0].type)

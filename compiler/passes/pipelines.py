@@ -29,11 +29,13 @@ from .lower_topk_select import LowerTopkSelect
 from .lower_verify_linalg import VerifyLinalg
 from .lower_view_dtype import LowerViewDtype
 from .lower_write_row import LowerWriteRow
+from .lower_write_rows import LowerWriteRows
 from .manager import Step, split_pipeline
 from .raise_append import RaiseAppend
 from .raise_attention import RaiseAttention
 from .raise_fixed import RaiseFixed
 from .raise_repeat import RaiseRepeat
+from .raise_state import RaiseState
 from .rebuild_positions import RebuildPositions
 from .select_last import SelectLast
 
@@ -53,6 +55,7 @@ def raise_to_kv(
     ``absorb``: attention runs on latent caches where that takes fewer operations; ``report`` is told of each.
     """
     return [
+        RaiseState(),
         RaiseFixed(weights),
         RaiseAppend(),
         RaiseRepeat(weights),
@@ -107,6 +110,7 @@ def lower_to_linalg() -> list[Step]:
         LowerRingExtend(),
         LowerReadRow(),
         LowerWriteRow(),
+        LowerWriteRows(),
         LowerSlots(),
         "inline",
         "symbol-dce",

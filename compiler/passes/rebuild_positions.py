@@ -27,6 +27,7 @@ from ..dialect.kv import AttentionOp
 from ..dialect.types import element_of, is_tensor, shape_of, vtensor
 from .batch_rows import BatchRows
 from .dead_code import erase_dead
+from .raise_state import STATE
 from .select_last import LENGTH
 from .torch_builder import TorchBuilder
 
@@ -132,7 +133,8 @@ class _Positions:
     def _return_no_counters(self) -> None:
         """The next position of a program that counts its tokens is nobody's: each row's is given."""
         returned, entries = terminator(self._function), result_attributes(self._function)
-        names = {e["kv.name"] for e in argument_attributes(self._function) if e.get("kv.role") == "cache"} | {"logits"}
+        carried = ("cache", STATE)
+        names = {e["kv.name"] for e in argument_attributes(self._function) if e.get("kv.role") in carried} | {"logits"}
         kept = [i for i, entry in enumerate(entries) if entry.get("kv.name") in names]
         operands = [returned.operands[i] for i in kept]
         ir.Operation.create("func.return", operands=operands, loc=returned.location, ip=ir.InsertionPoint(returned))
