@@ -26,8 +26,9 @@ class Decoder:
     """A decoder with caches, as torch.export gave it, with its inputs told apart.
 
     A buffer that the program writes to is one of its inputs and outputs. ``states`` are what it carries from step to
-    step beside its caches. ``logits`` is an index among the flat outputs. ``max_positions`` is the longest sequence that the model is made for, where that is known. ``batch``,
-    ``query`` (new tokens) and ``past`` (cached tokens) are the lengths that one call takes.
+    step beside its caches. ``logits`` is an index among the flat outputs. ``max_positions`` is the longest sequence
+    that the model is made for, where that is known. ``batch``, ``query`` (new tokens) and ``past`` (cached tokens) are
+    the lengths that one call takes.
     """
 
     name: str

@@ -141,24 +141,27 @@ def conv1d(
 ) -> Tensor:
     """``aten.conv1d`` without padding, stride and dilation as a sum over its taps, [B, C, L] x [O, C / groups, T].
 
-    With a group for each channel a tap is a product element by element, with one group for all of them it is one of
-    matrices, as torch-mlir and what comes behind it take them best: a decoder's short convolution runs over the few
-    entries that it keeps. Others are left to PyTorch's own decomposition.
+    With a group for each channel a tap is a product element by element, else one of matrices, as torch-mlir and what
+    comes behind it take them best: a decoder's short convolution runs over the few entries that it keeps. Others are
+    left to PyTorch's own decomposition.
     """
     steps = [[n] if isinstance(n, int) else list(n) for n in (stride, padding, dilation)]
-    channels, taps = value.shape[1], weight.shape[2]
-    if steps != [[1], [0], [1]] or groups not in (1, channels) or weight.shape[0] % groups or taps > LONGEST_RANKED:
+    if steps != [[1], [0], [1]]:
         return _aten.convolution(value, weight, bias, *steps, False, [0], groups)
-    length = value.shape[2] - taps + 1
+    rows, channels, extent = value.shape
+    made, _, taps = weight.shape
+    length = extent - taps + 1
     total: Any = None
     for tap in range(taps):
         part = value.narrow(2, tap, length)
-        if groups == 1:
+        if groups == channels == made:
+            part = part * weight[:, 0, tap, None]
+        elif groups == 1:
             part = matmul(part.transpose(1, 2), weight[:, :, tap].t()).transpose(1, 2)
         else:
-            times = weight.shape[0] // channels
-            part = part.repeat_interleave(times, 1) if times > 1 else part
-            part = part * weight[:, 0, tap, None]
+            part = part.unflatten(1, (groups, -1)).permute(1, 0, 3, 2).reshape(groups, rows * length, -1)
+            part = torch.bmm(part, weight[:, :, tap].unflatten(0, (groups, -1)).transpose(1, 2))
+            part = part.view(groups, rows, length, -1).permute(1, 0, 3, 2).reshape(rows, made, length)
         total = part if total is None else total + part
     return total if bias is None else total + bias[:, None]
 

@@ -46,8 +46,8 @@ def import_functions(
     A function's arguments are the program's user inputs, each with ``kv.name`` and ``kv.role``, a cache or state whose
     rows are not its first dimension also with ``kv.row_axis`` ("none" for a state without rows), a state that does not
     start with zeros with the weight that it starts with as ``kv.initial``; its results are the program's outputs, each
-    with ``kv.name``: "logits", the name of the cache or state that it is the next value of, or its own. Locations are the lines of the model's source.
-    The kv dialect is loaded in ``context``.
+    with ``kv.name``: "logits", the name of the cache or state that it is the next value of, or its own. Locations are
+    the lines of the model's source. The kv dialect is loaded in ``context``.
 
     Raises:
         FrontendError: a program has weights that the importer cannot name.

@@ -133,7 +133,7 @@ class _Reader:
         others = [n for n in self.inputs if n is not tokens and n.name not in told]
         self._bind_totals(others)
         known = {logits, *(index for _, index, _ in grown)}
-        positions, rows = self._positions(self._not_returned(others, known), tokens, vocabulary)
+        positions, rows = self._positions(others, self._returned(others, known), tokens, vocabulary)
         updated = self._updated([n for n in others if n.name != positions], known)
         states = tuple(self._state(tokens, name, index) for name, index in updated.items())
         self.states = {state.name for state in states}
@@ -227,7 +227,7 @@ class _Reader:
     def _kept(self) -> tuple[dict[Node, tuple[Node, int, int]], Range | None]:
         """The caches of a fixed length, as those that grow, and the past that they dictate."""
         kept: dict[Node, tuple[Node, int, int]] = {}
-        pasts: dict[int, Node] = {}
+        lengths: dict[Node, int] = {}
         for index, output in enumerate(self.outputs):
             if not isinstance(output, Node) or not output.meta["val"].dtype.is_floating_point:
                 continue
@@ -246,14 +246,12 @@ class _Reader:
                     )
                 kept[node] = (node, index, axis)
                 longer = shifted and _is_read_longer(labels, node, output, axis)
-                pasts[length if longer else length - 1] = node
-        if len(pasts) > 1:
-            (one, first), (other, second) = list(pasts.items())[:2]
-            raise FrontendError(
-                f"the caches have different lengths: {first.name} makes {one + 1} slots, {second.name} {other + 1}; "
-                "give all caches one length"
-            )
-        return kept, next((Range(past, past) for past in pasts), None)
+                lengths[node] = length if longer else length - 1
+        if not lengths:
+            return {}, None
+        # shorter ones, as the last few tokens before a convolution, are states, kept as the program keeps them
+        longest = max(lengths.values())
+        return {node: found for node, found in kept.items() if lengths[node] == longest}, Range(longest, longest)
 
     def _moved_from(self, output: Node) -> list[Node]:
         """The user inputs whose elements stand in a value unchanged."""
@@ -379,11 +377,10 @@ class _Reader:
 
     # State beside the caches.
 
-    def _not_returned(self, others: Sequence[Node], known: set[int]) -> list[Node]:
-        """The inputs but for numbers of which an output has the shape and type: a state may well be an angle."""
-        outputs = [o for i, o in enumerate(self.outputs) if i not in known and isinstance(o, Node)]
-        returned = [kind(o) for o in outputs if o.meta["val"].is_floating_point()]
-        return [n for n in others if kind(n) not in returned]
+    def _returned(self, others: Sequence[Node], known: set[int]) -> set[str]:
+        """The inputs of which an output has the shape and type, as of a state."""
+        kinds = [kind(o) for i, o in enumerate(self.outputs) if i not in known and isinstance(o, Node)]
+        return {n.name for n in others if kind(n) in kinds}
 
     def _updated(self, others: Sequence[Node], known: set[int]) -> dict[str, int]:
         """The inputs that come back updated and are no caches, with the index of that output, in their order."""
@@ -452,9 +449,21 @@ class _Reader:
 
     # Positions and the rest.
 
-    def _positions(self, others: Sequence[Node], tokens: Node, vocabulary: int) -> tuple[str | None, int | None]:
-        """The positions input, and the rows of the shortest table that it indexes."""
-        per_query = [n for n in others if n.meta["val"].dtype != torch.bool and not _spans_keys(self._shape(n))]
+    def _positions(
+        self, others: Sequence[Node], returned: set[str], tokens: Node, vocabulary: int
+    ) -> tuple[str | None, int | None]:
+        """The positions input, and the rows of the shortest table that it indexes.
+
+        A state may be used as a position is: numbers of which an output has the shape (``returned``) are none, and
+        integers only where nothing else could be.
+        """
+        per_query = [
+            n
+            for n in others
+            if n.meta["val"].dtype != torch.bool
+            and not _spans_keys(self._shape(n))
+            and not (n.meta["val"].is_floating_point() and n.name in returned)
+        ]
         names = {n.name for n in per_query}
         lookups = [
             (rows, source)
@@ -464,7 +473,9 @@ class _Reader:
         ]
         strong = {source for _, source in lookups} | self._used_in(_ROTATIONS, names)
         weak = self._used_in(_COMPARISONS, names)
-        position = self._one(Role.POSITIONS, sorted(strong or weak), _POSITION_NAMES, per_query)
+        candidates = sorted(strong or weak)
+        candidates = [name for name in candidates if name not in returned] or candidates
+        position = self._one(Role.POSITIONS, candidates, _POSITION_NAMES, per_query)
         rows = [count for count, source in lookups if source == position]
         return position, min(rows) if rows else None
 

@@ -22,8 +22,8 @@ ELEMENTS = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int
 class StateInput:
     """A value of a fixed size that an output returns for the next step: an input, or a buffer written in place.
 
-    ``input_index`` and ``output_index`` count as those of a cache. ``row_axis`` is the dimension of the rows, None where
-    it has none. ``initial`` is the buffer whose value it starts with, None where it starts with zeros.
+    ``input_index`` and ``output_index`` count as those of a cache. ``row_axis`` is the dimension of the rows, None
+    where it has none. ``initial`` is the buffer whose value it starts with, None where it starts with zeros.
     """
 
     name: str
@@ -78,8 +78,8 @@ def check_value(node: Node, output: Node, past: bool) -> None:
     value = node.meta["val"]
     if past:
         raise FrontendError(
-            f"the input {node.name} of shape {tuple(value.shape)} comes back updated ({source_of(output)}) and is as long "
-            "as the past, but it is no cache that grows by the new tokens: return torch.cat([cache, new], dim)"
+            f"the input {node.name} of shape {tuple(value.shape)} comes back updated ({source_of(output)}) and is as "
+            "long as the past, but it is no cache that grows by the new tokens: return torch.cat([cache, new], dim)"
         )
     if value.dtype not in ELEMENTS:
         raise FrontendError(
@@ -112,26 +112,25 @@ def kind(node: Node) -> Any:
     return tuple(expression(extent) for extent in value.shape), value.dtype
 
 
-def _check_order(
-    before: Sequence[Node], after: Mapping[int, Node], sources: Mapping[Node, frozenset[str]]
-) -> None:
+def _check_order(before: Sequence[Node], after: Mapping[int, Node], sources: Mapping[Node, frozenset[str]]) -> None:
     """Refuses outputs that are made of inputs of their shape in another number or order than theirs."""
     names = [n.name for n in before]
     made = [output for output in after.values() if sources[output] & set(names)]
     if not made:
         return
     if len(before) != len(after):
+        own = min(sources[made[0]] & set(names))
         raise FrontendError(
-            f"the output {made[0].name} ({source_of(made[0])}) is made of the input {min(sources[made[0]] & set(names))} "
-            f"of its shape, as a state is, but {len(after)} outputs and {len(before)} inputs have that shape: return one "
-            "updated value for each state, in the order of the inputs, and nothing else of that shape"
+            f"the output {made[0].name} ({source_of(made[0])}) is made of the input {own} of its shape, as a state is, "
+            f"but {len(after)} outputs and {len(before)} inputs have that shape: return one updated value for each "
+            "state, in the order of the inputs, and nothing else of that shape"
         )
-    own = [name in sources[output] for name, output in zip(names, after.values(), strict=True)]
-    if not all(own) and _is_perfect([[n for n in names if n in sources[o]] for o in after.values()]):
-        wrong = list(after.values())[own.index(False)]
+    kept = [name in sources[output] for name, output in zip(names, after.values(), strict=True)]
+    if not all(kept) and _is_perfect([[n for n in names if n in sources[o]] for o in after.values()]):
+        wrong = list(after.values())[kept.index(False)]
         raise FrontendError(
             f"the output {wrong.name} ({source_of(wrong)}) stands where the next value of the input "
-            f"{names[own.index(False)]} is expected, and is not made of it, while in another order each state is made "
+            f"{names[kept.index(False)]} is expected, and is not made of it, while in another order each state is made "
             "of its own: return the states in the order of the inputs"
         )
 

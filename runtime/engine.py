@@ -242,7 +242,7 @@ class Program:
         Args:
             tokens: [B] integers.
             positions: [B] integers, each token's index in its row's sequence.
-            active: [B] bools; a row that is not active keeps all that it holds, and its logits mean nothing. None: all are.
+            active: [B] bools; a row that is not active keeps what it holds, and its logits mean nothing. None: all are.
 
         Returns:
             [B, V] f32 logits.

@@ -256,7 +256,9 @@ def _keep_phases(folder: Path, dumped: Path | None) -> dict[str, str]:
 def _inputs(decoder: Decoder) -> manifest.Inputs:
     """The decoder's inputs, counted as ``Decoder.input_names`` lists them."""
     names = decoder.input_names
-    found = {role: names.index(i.name) for i in decoder.inputs if (role := str(i.role)) not in ("cache", "state", "other")}
+    found = {
+        role: names.index(i.name) for i in decoder.inputs if (role := str(i.role)) not in ("cache", "state", "other")
+    }
     return manifest.Inputs(
         tokens=found["tokens"],
         positions=found.get("positions"),

@@ -380,6 +380,9 @@ def _lengths(decoder: Decoder, choice: Choice) -> tuple[_Lengths, _Lengths]:
     wanted = {_DECODE: (choice.batch, 1, slots - 1)}
     if not decoder.past.is_fixed:
         wanted[f"{_DECODE}{PROBE}"] = (choice.batch, 1, choice.probe_past)
+        if not choice.prompts:
+            # one position alone may see the same as a window and as a chunk, which the queries of a prompt tell apart
+            wanted[f"{_DECODE}_before{PROBE}"] = (choice.batch, 1, choice.probe_past - 1)
     wanted |= {f"prefill_{length}": (1, length, 0) for length in choice.prompts}
     extends: _Lengths = {}
     for length in choice.extends:

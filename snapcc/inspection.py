@@ -153,10 +153,9 @@ def _carried(states: list[dict[str, Any]]) -> list[str]:
     for state in states:
         groups.setdefault(_type(state["shape"], state["dtype"]), []).append(state)
     lines = [f"  state      {len(states)} beside the caches, {sum(state['bytes'] for state in states):,} bytes"]
-    lines += [
-        f"             {len(group)} of {shape}, rows first ({' to '.join(dict.fromkeys((group[0]['name'], group[-1]['name'])))})"
-        for shape, group in groups.items()
-    ]
+    for shape, group in groups.items():
+        names = " to ".join(dict.fromkeys((group[0]["name"], group[-1]["name"])))
+        lines.append(f"             {len(group)} of {shape}, rows first ({names})")
     return lines if states else []
 
 

@@ -50,6 +50,7 @@ _NORMALISATION = "_softmax _log_softmax native_layer_norm _safe_softmax softmax.
 _INDEX = """
     embedding index.Tensor index_select gather slice.Tensor select.int cat split.Tensor split_with_sizes
     constant_pad_nd flip roll cumsum cumprod topk sort narrow slice_scatter
+    select_scatter
 """
 _CREATION = """
     arange arange.start arange.start_step full full_like zeros zeros_like ones ones_like empty.memory_format

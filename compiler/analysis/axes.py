@@ -431,13 +431,15 @@ class Axes:
             met = [self._meet(op, [g for g in (dims[i], self.of[index][i]) if g] or [()]) for i in range(rank)]
             met[at] = self.of[index][at]
             self.of[result] = tuple(met)
-        elif kind == "slice_scatter":
-            part, at = op.operands[1], axis_operand(op, 2, rank)
-            for group in (dims[at], self.of[part][at]):
-                self._cut(op, group, "writes a part of")
-            met = [self._meet(op, [g for g in (dims[i], self.of[part][i]) if g] or [()]) for i in range(rank)]
-            met[at] = self._fresh(shape_of(result.type)[at])
-            self.of[result] = tuple(met)
+        elif kind == "constant_pad_nd":
+            for i, width in enumerate(integers_operand(op, 1)):
+                at = rank - 1 - i // 2
+                if width:
+                    self._cut(op, dims[at], "pads")
+                    dims[at] = self._fresh(shape_of(result.type)[at])
+            self.of[result] = tuple(dims)
+        elif kind in ("slice_scatter", "select_scatter"):
+            self._write(op, kind == "select_scatter")
         elif kind in ("flip", "cumsum", "cumprod", "sort", "topk", "roll"):
             at = {"topk": 2, "roll": 2}.get(kind, 1)
             for i in integers_operand(op, at) or list(range(rank)):
@@ -448,6 +450,22 @@ class Axes:
                 self.of[each] = tuple(dims)
         else:
             self._lose(op, "indexes")
+
+    def _write(self, op: ir.Operation, selects: bool) -> None:
+        """A part written over along one dimension; one that is all of it is the result."""
+        source, part = op.operands[:2]
+        dims, written, extents = self.of[source], self.of[part], shape_of(source.type)
+        at = axis_operand(op, 2, len(dims))
+        if selects:
+            written = (*written[:at], (), *written[at:])
+        if extents[at] == (1 if selects else shape_of(part.type)[at]):
+            self.of[op.results[0]] = written
+            return
+        for group in (dims[at], written[at]):
+            self._cut(op, group, "writes a part of")
+        met = [self._meet(op, [g for g in (dims[i], written[i]) if g] or [()]) for i in range(len(dims))]
+        met[at] = self._fresh(extents[at])
+        self.of[op.results[0]] = tuple(met)
 
     def _is_aligned(self, op: ir.Operation) -> bool:
         """Whether a gather's index has the extents of what it looks into, but along the axis that it looks along."""

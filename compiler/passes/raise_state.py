@@ -21,6 +21,7 @@ from ..analysis.functions import (
 from ..diagnostics import Refusal
 from ..dialect.types import element_of, shape_of, vtensor
 from .batch_rows import BatchRows
+from .dead_code import erase_dead
 from .raise_append import ROW_AXIS
 from .torch_builder import TorchBuilder
 
@@ -42,10 +43,10 @@ class RaiseState:
     """Gives each state the form [B, ..], and proves that a row's next value is made of no other row.
 
     Applies to functions with arguments of role "state", whose next value is the result of the same name; it must have
-    the argument's type. ``kv.initial`` may name the weight that it starts with. ``kv.row_axis`` says which of its dimensions is the rows' (the first, where it is not given).
-    A state without one ("none") is what a program of one row carries: each row gets its own, and what is made of it is
-    made per row. Refused are a next value of which it is not certain that it keeps the rows apart, and one of another
-    type. Runs first, on the program as it was imported.
+    the argument's type. ``kv.initial`` may name the weight that it starts with. ``kv.row_axis`` says which of its
+    dimensions is the rows' (the first, where it is not given). A state without one ("none") is what a program of one
+    row carries: each row gets its own, and what is made of it is made per row. Refused are a next value of which it is
+    not certain that it keeps the rows apart, and one of another type. Runs first, on the program as it was imported.
 
     Before (``kv.row_axis = "1"``)::
 
@@ -184,6 +185,7 @@ class _Raising:
                     "give the state a dimension of the batch, or compile for one row",
                 )
             self._returned.operands[at] = found
+        erase_dead(self._function)
         for index in reversed(range(len(block.arguments))):
             if block.arguments[index] in states.values():
                 block.erase_argument(index)
@@ -192,17 +194,18 @@ class _Raising:
     # --- the rows apart
 
     def _check_rows(self, alone: dict[str, ir.Value]) -> None:
+        """Nothing that a next value is made of does anything to the rows but carry them."""
         axes = Axes(self._function)
         for entry in self._entries:
             if entry.get("kv.role") != STATE or entry["kv.name"] in alone:
                 continue
             value = self._returned.operands[self._next(entry)]
-            group = axes.of[value][0]
-            if group == (axes.row,) or (group and all(axis.follows is Follows.COPY for axis in group)):
-                continue
             lost = axes.lost(value, Follows.ROW)
             if lost is not None:
                 raise lost.refusal()
+            group = axes.of[value][0]
+            if group == (axes.row,) or (group and all(axis.follows is Follows.COPY for axis in group)):
+                continue
             raise Refusal(
                 owner(value) or self._function,
                 f"the first dimension of the state '{entry['kv.name']}' is that of the rows, and its next value has "

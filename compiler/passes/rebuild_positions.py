@@ -50,7 +50,8 @@ class RebuildPositions:
     constant and extent that differs between them is derived from the length and must be one of: an extent of
     the cache axis; the query's position (P + c), rebuilt from ``positions``; a row of a table at that position,
     rebuilt as a lookup. Anything else is refused: a number that quietly stayed at P would be a wrong rotation.
-    Position inputs of the program become ``positions`` too. Erases the probe. Relies on
+    Position inputs of the program become ``positions`` too. Erases the probe, and others that were there for their
+    masks (``@decode_before_probe``). Relies on
     ``kv-raise-attention``, which has dropped the masks, and on ``kv-select-last``.
 
     A function with a past and N query tokens (extend) is one row's. It gets an argument ``start`` [], the first
@@ -101,6 +102,9 @@ class RebuildPositions:
                     f"specialise it at another one too, as @{name}{PROBE}",
                 )
             erase_dead(function)
+        for name, function in found.items():
+            if name.endswith(PROBE) and name.removesuffix(PROBE) not in grown:
+                function.erase()
 
 
 def _refuse_extras(function: ir.Operation) -> None:

@@ -20,7 +20,7 @@ States = dict[str, ir.Type]
 
 @dataclass(frozen=True)
 class Initial:
-    """The weight whose value a state starts with, and the dimension of the rows in it, all alike; None where it has none."""
+    """The weight that a state starts with, and the dimension of the rows in it, all alike; None where it has none."""
 
     weight: str
     row_axis: int | None

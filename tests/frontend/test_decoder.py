@@ -58,11 +58,15 @@ class Counting(Rotary):
 def test_state_beside_the_caches_is_not_dropped() -> None:
     cache = {0: BATCH, 1: PAST}
     dynamic = ({0: BATCH, 1: QUERY}, {0: BATCH, 1: QUERY}, {"k": cache, "v": cache}, {0: BATCH})
-    program = export(Counting(), (*Counting.arguments(2, 3, 5), torch.zeros(2, dtype=torch.long)), dynamic)
-    with pytest.raises(
-        FrontendError, match=r"test_decoder\.py:\d+\) is the input steps, updated, and no growing cache"
-    ):
-        from_program(program)
+    decoder = from_program(
+        export(Counting(), (*Counting.arguments(2, 3, 5), torch.zeros(2, dtype=torch.long)), dynamic)
+    )
+    assert roles(decoder)["steps"] == "state"
+    (state,) = decoder.states
+    assert (state.name, state.row_axis, state.initial) == ("steps", 0, None)
+    assert decoder.prefill_refusal == (
+        "it carries state beside its caches (steps), which the padding behind a prompt would spoil"
+    )
 
 
 def test_a_program_of_fixed_length() -> None:
@@ -260,7 +264,7 @@ def test_a_length_that_must_be_a_multiple() -> None:
 
 
 def test_the_role_enumeration_is_text() -> None:
-    assert [str(r) for r in Role] == ["tokens", "positions", "causal_mask", "cache", "counter", "other"]
+    assert [str(r) for r in Role] == ["tokens", "positions", "causal_mask", "cache", "counter", "state", "other"]
 
 
 class Placed(nn.Module):
