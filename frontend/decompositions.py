@@ -147,23 +147,24 @@ def conv1d(
     """
     steps = [[n] if isinstance(n, int) else list(n) for n in (stride, padding, dilation)]
     if steps != [[1], [0], [1]]:
-        return _aten.convolution(value, weight, bias, *steps, False, [0], groups)
+        made: Tensor = _aten.convolution(value, weight, bias, *steps, False, [0], groups)
+        return made
     rows, channels, extent = value.shape
-    made, _, taps = weight.shape
+    features, own, taps = weight.shape
     length = extent - taps + 1
-    total: Any = None
+    total = torch.zeros((), dtype=value.dtype) if bias is None else bias[:, None]
     for tap in range(taps):
         part = value.narrow(2, tap, length)
-        if groups == channels == made:
+        if groups == channels == features:
             part = part * weight[:, 0, tap, None]
         elif groups == 1:
             part = matmul(part.transpose(1, 2), weight[:, :, tap].t()).transpose(1, 2)
         else:
-            part = part.unflatten(1, (groups, -1)).permute(1, 0, 3, 2).reshape(groups, rows * length, -1)
-            part = torch.bmm(part, weight[:, :, tap].unflatten(0, (groups, -1)).transpose(1, 2))
-            part = part.view(groups, rows, length, -1).permute(1, 0, 3, 2).reshape(rows, made, length)
-        total = part if total is None else total + part
-    return total if bias is None else total + bias[:, None]
+            part = part.reshape(rows, groups, own, length).permute(1, 0, 3, 2).reshape(groups, rows * length, own)
+            part = torch.bmm(part, weight[:, :, tap].reshape(groups, -1, own).transpose(1, 2))
+            part = part.view(groups, rows, length, -1).permute(1, 0, 3, 2).reshape(rows, features, length)
+        total = total + part
+    return total
 
 
 # Ops of the exported graph that we decompose ourselves. A view is a reshape, since it was found to be possible with

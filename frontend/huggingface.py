@@ -44,10 +44,12 @@ def load(folder: str | Path, dtype: str = "checkpoint") -> Decoder:
 
     Exported once, with dynamic batch, query and past; the caches are its inputs ``keys_<i>`` and ``values_<i>``
     [B, H, T, D] of each layer that has its own, beside ``input_ids`` [B, Q] i64 and, where the model takes them,
-    ``position_ids`` [B, Q] i64. The masks are those that the model makes itself from the lengths.
+    ``position_ids`` [B, Q] i64. The masks are those that the model makes itself from the lengths. A model with layers
+    that carry state (convolutions, state spaces, linear attention) is exported for one token of each row, with its
+    states as inputs ``conv_<i>`` and ``recurrent_<i>``, rows first.
 
     Raises:
-        FrontendError: the folder does not load, or its model keeps more than keys and values per layer.
+        FrontendError: the folder does not load, or its model keeps what is neither keys and values nor such a state.
     """
     _check_dtype(dtype)
     loader: Any = AutoModelForCausalLM
@@ -90,7 +92,7 @@ def from_model(model: Any, name: str) -> Decoder:
     """A decoder from a model of transformers' own classes, as ``load`` gives it.
 
     Raises:
-        FrontendError: its layers keep more than keys and values, or torch.export cannot take it.
+        FrontendError: its layers keep what is not known here, or torch.export cannot take it.
     """
     with _for_inference(model):
         layers = _layers(model)
@@ -205,9 +207,9 @@ class _Step(nn.Module):
         position_ids: Tensor | None,
         keys: list[Tensor],
         values: list[Tensor],
-        conv: list[Tensor],
-        recurrent: list[Tensor],
-    ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+        conv: Sequence[Tensor] = (),
+        recurrent: Sequence[Tensor] = (),
+    ) -> tuple[Any, ...]:
         # Said here once; torch.export would find it out layer by layer, at twice the time.
         batch, query = input_ids.shape
         past = keys[0].shape[2]
@@ -235,13 +237,9 @@ class _Step(nn.Module):
                 states[index] = state.clone()
         arguments[self._cache_argument] = cache
         out = self.model(input_ids=input_ids, use_cache=True, **arguments)
-        return (
-            out.logits,
-            [layer.keys for layer in own],
-            [layer.values for layer in own],
-            [states[index] for states, index in convolved],
-            [states[index] for states, index in recurring],
-        )
+        after = [[states[index] for states, index in held] for held in (convolved, recurring)]
+        grown = [layer.keys for layer in own], [layer.values for layer in own]
+        return (out.logits, *grown, *after) if any(after) else (out.logits, *grown)
 
 
 def _parameters(model: Any) -> Any:
@@ -273,8 +271,19 @@ def _layers(model: Any) -> list[Any]:
             )
     # Read off a call: the heads and widths of a cache are not always those of the config, nor are its layers.
     argument = "cache" if "cache" in _parameters(model) else "past_key_values"
-    with torch.no_grad():
-        model(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{argument: cache})
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{argument: cache})
+    except ValueError as error:  # a cache of the model's own
+        raise FrontendError(
+            f"{type(model).__name__} does not take transformers' DynamicCache: {_reason(error)}"
+        ) from error
+    for index, layer in enumerate(cache.layers):
+        if type(layer) is LinearAttentionLayer and not any(_held([layer], kind) for kind in _STATES):
+            raise FrontendError(
+                f"layer {index} of {type(model).__name__} leaves its state out of the cache: it is kept in the module, "
+                "where no program sees it"
+            )
     if not _with_keys(cache.layers) or any(type(x) is plain and not x.is_initialized for x in cache.layers):
         raise FrontendError(f"{type(model).__name__} leaves its cache empty: it is no decoder with a cache")
     return list(cache.layers)
@@ -312,8 +321,9 @@ def _export(model: Any, layers: Sequence[Any]) -> ExportedProgram:
     b, q, p = Dim("batch", min=1), Dim("query", min=1, max=longest), Dim("past", min=0, max=longest)
     own = _with_keys(layers)
     states = [[held[index] for held, index in _held(layers, kind)] for kind in _STATES]
+    states = states if any(states) else []
     tokens: Any = {0: b, 1: q}
-    if any(states):
+    if states:
         # A step of one token: several would go through the layers' kernels for prompts. A named past would be refused,
         # for a guard that one query token makes and that always holds.
         query, tokens, p = 1, {0: b}, Dim.DYNAMIC

@@ -15,7 +15,8 @@ from torch_mlir.extras.fx_importer import FxImporter, FxImporterHooks, InputInfo
 from snapcc.compiler.dialect import kv
 
 from .decoder import Decoder
-from .roles import Role
+from .roles import CacheInput, Role
+from .states import StateInput
 
 
 class _NamedWeights(FxImporterHooks):  # type: ignore[misc]  # torch-mlir is not typed
@@ -63,9 +64,10 @@ def import_functions(
 
 
 def _name_arguments(context: ir.Context, function: Any, program: ExportedProgram, decoder: Decoder) -> None:
-    carried = {c.output_index: c.name for c in (*decoder.caches, *decoder.states)}
-    more: dict[str, dict[str, str]] = {c.name: {} for c in (*decoder.caches, *decoder.states)}
-    for each in (*decoder.caches, *decoder.states):
+    kept: list[CacheInput | StateInput] = [*decoder.caches, *decoder.states]
+    carried = {each.output_index: each.name for each in kept}
+    more: dict[str, dict[str, str]] = {each.name: {} for each in kept}
+    for each in kept:
         if each.row_axis != 0:
             more[each.name]["kv.row_axis"] = "none" if each.row_axis is None else str(each.row_axis)
     for state in decoder.states:

@@ -123,12 +123,34 @@ def test_dtype(dtype: str, expected: torch.dtype, tmp_path: Path) -> None:
     torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
 
 
-def test_a_layer_that_keeps_other_state_is_refused() -> None:
+def test_layers_with_a_state_are_exported_for_one_token() -> None:
     options = {**SMALL, "layer_types": ["conv", "full_attention"], "conv_L_cache": 3}
     torch.manual_seed(0)
-    model = transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**options))
-    with pytest.raises(FrontendError, match=r"layer 0 of Lfm2ForCausalLM keeps a LinearAttentionLayer: only layers"):
-        from_model(model, "lfm2")
+    model: Any = transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**options)).eval()
+    decoder = from_model(model, "lfm2")
+    assert [(state.name, state.row_axis, state.initial) for state in decoder.states] == [("conv_0", 0, None)]
+    assert not decoder.supports_prefill
+    names = decoder.input_names
+    described = ProgramInputs(
+        tokens=names.index("input_ids"),
+        positions=names.index("position_ids"),
+        caches=tuple((names.index(c.name), c.output_index, c.axis) for c in decoder.caches),
+        logits=decoder.logits,
+        states=tuple((names.index(s.name), s.output_index) for s in decoder.states),
+    )
+    one, tokens = unmodified(decoder.program, described), [5, 0, 9, 9, 2, 7]
+    stepped = [one.prefill(tokens[:1]), *(one.decode(token) for token in tokens[1:])]
+    with torch.no_grad():
+        wanted = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+    assert np.allclose(np.stack(stepped), wanted.numpy(), atol=1e-4)
+
+
+def test_a_layer_whose_state_is_not_in_the_cache_is_refused() -> None:
+    sizes = {name: size for name, size in SMALL.items() if name in transformers.RecurrentGemmaConfig().to_dict()}
+    options = {**sizes, "lru_width": SMALL["hidden_size"], "block_types": ["recurrent", "attention"]}
+    model = transformers.RecurrentGemmaForCausalLM(transformers.RecurrentGemmaConfig(**options))
+    with pytest.raises(FrontendError, match="layer 0 of RecurrentGemmaForCausalLM leaves its state out of the cache"):
+        from_model(model, "recurrent_gemma")
 
 
 def test_experts_are_exported_as_products_and_stay_as_they_were() -> None:
