@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -16,6 +17,7 @@ from transformers import DynamicCache
 
 from snapcc.frontend import Decoder, FrontendError, Role, from_object, load_model
 from snapcc.frontend.huggingface import from_model
+from snapcc.runtime.reference import ProgramInputs, unmodified
 
 SMALL = {
     "vocab_size": 96,
