@@ -148,7 +148,7 @@ def change(made: Path, **entries: Any) -> None:
 
 def test_another_schema_version_is_refused(made: Path) -> None:
     change(made, schema_version=99, something_new=1)
-    with pytest.raises(ArtifactError, match="has schema version 99 and this snapcc reads version 2"):
+    with pytest.raises(ArtifactError, match="has schema version 99 and this snapcc reads version 3"):
         load(made)
 
 
