@@ -146,6 +146,8 @@ class _Task:
 
 _LOWEST = "0xFF7FFFFF"
 _SMALLEST_NORMAL = "0x00800000"
+_FEW_HEADS = 8
+"""Query heads of one KV head up to which parts and lanes of the keys spread the work."""
 _PARTS = "fklopqvw"
 """Letters for the parts of d."""
 
@@ -167,11 +169,12 @@ def _one_token(task: _Task) -> str:
     """All keys at once, for one query token per row.
 
     The speed of memory is the limit, so the work is spread over s parts of the keys, and in a part of the values over
-    i lanes of j, whose sums do not wait for one another.
+    i lanes of j, whose sums do not wait for one another. Many query heads of one KV head spread it themselves, and
+    each part and lane has sums for all of them: there is one lane then, and parts are as large as they make few sums.
     """
-    keys = task.extents["u"]
-    c = _keys_in_part(keys)
-    i = max(lanes for lanes in (1, 2, 4) if c % lanes == 0 and (lanes == 1 or c >= 16 * lanes))
+    keys, many = task.extents["u"], task.extents["g"] > _FEW_HEADS
+    c = _keys_in_part(keys, near=32 * task.extents["g"] if many else 256)
+    i = max(lanes for lanes in (1, 2, 4) if c % lanes == 0 and (lanes == 1 or (c >= 16 * lanes and not many)))
     text = Text({**task.extents, "s": keys // c, "c": c, "j": c // i, "i": i})
     _constants(text, task)
     queries = text.join("queries", task.q, "gn", "g")
@@ -460,7 +463,7 @@ def _widened(name: str, element: str) -> tuple[list[str], str]:
     return [f"{name}_f32 = arith.extf {name} : {element} to f32"], f"{name}_f32"
 
 
-def _keys_in_part(keys: int) -> int:
-    """A proper divisor near 256, rather one of 4 that lanes can share; all the keys where there is none."""
+def _keys_in_part(keys: int, near: int) -> int:
+    """A proper divisor near a number, rather one of 4 that lanes can share; all the keys where there is none."""
     divisors = [d for d in range(2, keys // 2 + 1) if keys % d == 0]
-    return min(divisors or [keys], key=lambda d: max(d / 256, 256 / d) * 4 / math.gcd(d, 4))
+    return min(divisors or [keys], key=lambda d: max(d / near, near / d) * 4 / math.gcd(d, 4))

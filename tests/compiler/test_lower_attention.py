@@ -239,6 +239,7 @@ CASES = {
     "queries_one_head": Case(1, 2, 1, 6, 20, element="bf16", visible=True, per_query=True, layout="tokens_first"),
     "queries_odd": Case(1, 2, 1, 5, 9, visible=True, per_query=True, softcap=3.0),
     "query": Case(2, 2, 2, 1, 16, visible=True, per_query=True),
+    "decode_many_heads": Case(2, 1, 12, 1, 40, visible=True, sinks=True),
     "decode_joined": Case(2, 1, 4, 1, 40, visible=True, layout="joined"),
     "queries_joined": Case(1, 2, 3, 11, 21, element="bf16", visible=True, per_query=True, layout="joined"),
     "prefill_joined": Case(1, 1, 1, 20, 20, causal=True, layout="joined"),
@@ -330,6 +331,14 @@ def test_decode_copies_no_cache(flags: str) -> None:
     text = "".join(case.function(name) for name, case in STORED.items())
     ir_text = stream_ir(lowered(text), [*target_flags("cpu"), *FLAGS[flags]])
     assert {name: not_in_place(ir_text, name, OF_A_HEAD) for name in STORED} == {name: [] for name in STORED}
+
+
+def test_many_query_heads_of_one_cache_make_few_sums() -> None:
+    """As over latents: partial sums of 32 heads stay far below the cache, however many keys there are."""
+    keys, width = 4096, 256
+    text = Case(1, 1, 32, 1, keys, width, width, visible=True).function("latents")
+    ir_text = stream_ir(lowered(text), [*target_flags("cpu"), *FLAGS["O3"]])
+    assert not_in_place(ir_text, "latents", keys * width * 4 // 4) == []
 
 
 def test_a_plain_product_would_be_seen() -> None:
