@@ -265,9 +265,12 @@ class Plan(_Frozen):
         """A plan from ``to_json``'s text.
 
         Raises:
-            pydantic.ValidationError: the text is not a plan of this schema.
+            ValueError: the text is a plan of another version of this schema, or no plan.
         """
         content = json.loads(text)
+        version = content.get("version") if isinstance(content, dict) else None
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"the plan has version {version}, and this snapcc reads version {SCHEMA_VERSION}")
         content.pop("summary", None)
         return cls.model_validate(content)
 

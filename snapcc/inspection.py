@@ -7,7 +7,7 @@ from typing import Any
 
 from snapcc.runtime.engine import FunctionSpec
 
-from .artifact import Artifact
+from .artifact import Artifact, ArtifactError
 from .manifest import Cache, Manifest
 
 
@@ -167,7 +167,10 @@ def _plan(artifact: Artifact) -> dict[str, Any]:
     from snapcc.sn40l_target.schema import Plan
 
     path = artifact.folder / str(artifact.manifest.plan)
-    plan = Plan.from_json(path.read_text())
+    try:
+        plan = Plan.from_json(path.read_text())
+    except ValueError as error:
+        raise ArtifactError(f"{path}: {error}: compile the model again") from None
     return {
         "file": str(path),
         "machine": plan.machine.name,

@@ -108,6 +108,8 @@ def test_json_has_the_fields_of_the_design_and_comes_back() -> None:
     assert [use["tier"] for use in content["summary"]] == ["SRAM", "HBM", "DDR"]
     assert content["machine"]["tiers"][0]["capacity"]["source"].startswith("520 MiB per socket")
     assert Plan.from_json(found.to_json()) == found
+    with pytest.raises(ValueError, match="the plan has version 2, and this snapcc reads version 3"):
+        Plan.from_json(json.dumps({**content, "version": 2}))
 
 
 def test_every_tensor_that_an_op_makes_names_the_section_of_that_op() -> None:
