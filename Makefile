@@ -8,7 +8,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo bench zoo test lint typecheck lit pytest docs clean
+.PHONY: setup demo bench zoo fuzz test lint typecheck lit pytest docs clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,12 @@ bench: setup
 # every causal language model of transformers, tiny: about an hour, goes on where it stopped
 zoo: setup
 	$(BIN)/python -m tests.zoo
+
+# N decoders made at random, under a seed: make fuzz N=60 SEED=3
+N ?= 30
+SEED ?= 0
+fuzz: setup
+	SNAPCC_FUZZ=$(N) $(BIN)/pytest -s --hypothesis-seed=$(SEED) tests/end_to_end/test_random_decoders.py
 
 # pytest comes last, so that its closing line is the last that is printed
 test: lint typecheck lit pytest

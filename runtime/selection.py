@@ -21,7 +21,8 @@ def select(logits: NDArray[np.float32], length: int, policy: Policy) -> NDArray[
         logits: [G, W, T] f32, the model's own logits before its softmax: G query heads of the KV head's group,
             the last W queries of the prompt (oldest first), all T = ``length`` keys. Keys that come after a query
             need not be masked; keys that the model itself hides are -inf (or very negative). T + 1 with a sink
-            behind the keys, which no query's softmax over all keys leaves out.
+            behind the keys, which no query's softmax over all keys leaves out. A query that sees no candidate, as
+            in a chunk that begins behind them, has no say in ``score="candidates"``.
         length: L, the tokens of the prompt.
         policy: S, R, K, W, the pooling and the score.
 
@@ -29,7 +30,7 @@ def select(logits: NDArray[np.float32], length: int, policy: Policy) -> NDArray[
         [n] int64, ascending, n = clip(L - S - R, 0, K).
 
     Raises:
-        ValueError: the logits' shape does not fit ``length`` and ``policy``, or a query sees no key at all.
+        ValueError: the logits' shape does not fit ``length`` and ``policy``, or the logits have no finite maximum.
     """
     return ranked(logits, length, policy).kept
 
@@ -85,12 +86,13 @@ def ranked(logits: NDArray[np.float32], length: int, policy: Policy) -> Ranked:
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Softmax over the last axis, f32."""
+    """Softmax over the last axis, f32; zeros where everything is hidden."""
     peak = logits.max(axis=-1, keepdims=True)
-    if not np.isfinite(peak).all():
-        raise ValueError("a query of the observation window sees no key: its logits have no finite maximum")
-    weights = np.exp(logits - peak)
-    return np.asarray(weights / weights.sum(axis=-1, keepdims=True), np.float32)
+    if np.isnan(peak).any() or np.isposinf(peak).any():
+        raise ValueError("the logits of a query of the observation window have no finite maximum")
+    hidden = np.isneginf(peak)
+    weights = np.exp(logits - np.where(hidden, 0, peak))
+    return np.asarray(weights / np.where(hidden, 1, weights.sum(axis=-1, keepdims=True)), np.float32)
 
 
 def _pool(scores: NDArray[np.float32], policy: Policy) -> NDArray[np.float32]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from compiled import TOLERANCE, prompts_of, tiny_llama
+from numpy.typing import NDArray
+from random_decoders import PLAINEST, VOCABULARY, drawn
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch_mlir import ir
@@ -23,7 +25,9 @@ from snapcc.compiler.dialect.types import vtensor
 from snapcc.compiler.passes import lower_topk_select, pipelines
 from snapcc.compiler.passes.torch_builder import TorchBuilder
 from snapcc.oracle import oracle
+from snapcc.runtime.engine import Program
 from snapcc.runtime.generation import generate
+from snapcc.runtime.reference import Reference
 from snapcc.runtime.verification import compare
 
 OPTIONS = {
@@ -74,6 +78,37 @@ def misplace_a_row(module: ir.Operation) -> None:
             user.operands[use.operand_number] = moved
 
 
+def _set(module: ir.Operation, function: str, name: str, **changes: int) -> None:
+    """Adds to attributes of every op of a name in a function, of which there must be one."""
+    found = [v.operation for v in body(functions(module)[function]).operations if v.operation.name == name]
+    assert found, name
+    for op in found:
+        for attribute, by in changes.items():
+            op.attributes[attribute] = index_attribute(integer(op, attribute) + by)
+
+
+def see_the_padding(module: ir.Operation) -> None:
+    """Prefill's attention is not causal: a short prompt sees what stands behind it."""
+    for view in body(functions(module)["prefill_16"]).operations:
+        if view.operation.name == "kv.attention":
+            view.operation.attributes["causal"] = ir.BoolAttr.get(False)
+
+
+def forget_a_query(module: ir.Operation) -> None:
+    """The observation window is one query short."""
+    _set(module, "prefill_48", "kv.topk_select", window=-1)
+
+
+def see_less(module: ir.Operation) -> None:
+    """Extend's queries see one recent token less, and a selected slot that is empty."""
+    _set(module, "extend_6", "kv.visible_extend", ring=-1, selected=1)
+
+
+def write_elsewhere(module: ir.Operation) -> None:
+    """Extend puts its tokens where there is a sink less and the ring is one longer: seen by what comes after it."""
+    _set(module, "extend_20", "kv.ring_extend", sink=-1, ring=1)
+
+
 @dataclass(frozen=True)
 class Mutate:
     """A pass that makes a program wrong."""
@@ -99,17 +134,108 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "change", [None, shift_slots, hide_a_slot, misplace_a_row], ids=lambda c: getattr(c, "__name__", "none")
-)
+@pytest.mark.parametrize("change", [shift_slots, hide_a_slot, misplace_a_row], ids=lambda c: c.__name__)
 def test_the_comparison_notices(
-    change: Callable[[ir.Operation], None] | None, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[ir.Operation], None], llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = pipelines.apply_policy
-    if change is not None:
-        monkeypatch.setattr(pipelines, "apply_policy", lambda *given: [*right(*given), Mutate(change)])
+    monkeypatch.setattr(pipelines, "apply_policy", lambda *given: [*right(*given), Mutate(change)])
     artifact = snapcc.compile(llama, tmp_path / "out.snapcc", **OPTIONS)
-    assert holds(artifact, prompts_of((5, 20, 40), 256), 16) == (change is None)
+    assert not holds(artifact, prompts_of((5, 20, 40), 256), 16)
+
+
+def _fed(program: Program, reference: Reference, tokens: list[int]) -> int:
+    """Takes tokens through decode alone, in row 1; their number."""
+    program.reset(1)
+    for position, token in enumerate(tokens):
+        _step(program, token, position)
+    reference.prefill(tokens[:1])
+    for token in tokens[1:]:
+        reference.decode(token)
+    return len(tokens)
+
+
+def _step(program: Program, token: int, position: int) -> NDArray[np.float32]:
+    logits: NDArray[np.float32] = program.decode([0, token, 0], [0, position, 0], [False, True, False])[1]
+    return logits
+
+
+def _of_a_prompt(program: Program, reference: Reference) -> tuple[Logits, Logits]:
+    (prompt,) = prompts_of((5,), 256)
+    return program.prefill(prompt, 1), reference.prefill(prompt)
+
+
+def _behind_a_selection(program: Program, reference: Reference) -> tuple[Logits, Logits]:
+    (prompt,) = prompts_of((40,), 256)
+    program.prefill(prompt, 1)
+    reference.prefill(prompt)
+    return _step(program, 7, 40), reference.decode(7)
+
+
+def _of_an_extend(program: Program, reference: Reference) -> tuple[Logits, Logits]:
+    fed, more = prompts_of((11, 5), 256)
+    return program.extend(more, 1, _fed(program, reference, fed)), reference.extend(more)
+
+
+def _behind_an_extend(program: Program, reference: Reference) -> tuple[Logits, Logits]:
+    fed, more = prompts_of((3, 18), 256)
+    program.extend(more, 1, _fed(program, reference, fed))
+    reference.extend(more)
+    return _step(program, 7, 21), reference.decode(7)
+
+
+Logits = NDArray[np.float32]
+OWN_FUNCTIONS = {
+    see_the_padding: _of_a_prompt,
+    forget_a_query: _behind_a_selection,
+    see_less: _of_an_extend,
+    write_elsewhere: _behind_an_extend,
+}
+"""Mutations that each change a function of their own, so that one program has them all, and what shows them."""
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["right", "wrong"])
+def many_lengths(
+    request: pytest.FixtureRequest, llama: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, bool]:
+    """An artifact with every function, as it is and with the mutations in each of them but decode."""
+    wrong, folder = bool(request.param), tmp_path_factory.mktemp("many")
+    options = OPTIONS | {"prompts": (16, 48), "extends": (6, 20)}
+    right = pipelines.apply_policy
+    with pytest.MonkeyPatch.context() as patch:
+        if wrong:
+            passes = [Mutate(change) for change in OWN_FUNCTIONS]
+            patch.setattr(pipelines, "apply_policy", lambda *given: [*right(*given), *passes])
+        return snapcc.compile(llama, folder / "out.snapcc", **options), wrong
+
+
+def test_generation_is_compared(many_lengths: tuple[Path, bool]) -> None:
+    artifact, wrong = many_lengths
+    assert holds(artifact, prompts_of((5, 20, 40), 256), 16) != wrong
+
+
+@pytest.mark.parametrize("change", OWN_FUNCTIONS, ids=lambda c: c.__name__)
+def test_prompts_and_extends_are_compared(
+    change: Callable[[ir.Operation], None], many_lengths: tuple[Path, bool]
+) -> None:
+    artifact, wrong = many_lengths
+    found, wanted = OWN_FUNCTIONS[change](snapcc.load(artifact), oracle(load_artifact(artifact)))
+    assert (np.abs(found - wanted).max() > TOLERANCE * max(1.0, float(np.abs(wanted).max()))) == wrong
+
+
+@pytest.mark.parametrize(
+    ("reach", "attribute", "by"), [(5, "sliding_window", -1), (17, "sliding_window", 1), (-16, "chunk", 1)]
+)
+def test_a_window_or_chunk_that_is_one_off_is_noticed(
+    reach: int, attribute: str, by: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window that is a ring of its own, one that is applied by the slots' positions, and chunks."""
+    right = pipelines.apply_policy
+    wrong = Mutate(lambda module: _set(module, "decode", "kv.attention", **{attribute: by}))
+    monkeypatch.setattr(pipelines, "apply_policy", lambda *given: [wrong, *right(*given)])
+    torch.export.save(drawn(replace(PLAINEST, reaches=(reach,))).program(), tmp_path / "model.pt2")
+    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", **OPTIONS)
+    assert not holds(artifact, prompts_of((5, 20, 40), VOCABULARY), 16)
 
 
 class Twins(nn.Module):

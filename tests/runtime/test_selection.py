@@ -123,5 +123,13 @@ def test_wrong_logits_are_refused() -> None:
     policy = Policy(2, 6, 4, 3)
     with pytest.raises(ValueError, match=r"must be \[G, W = 3, T = 20 \(\+ 1\)\], got \[1, 4, 20\]"):
         select(np.zeros((1, 4, 20), np.float32), 20, policy)
-    with pytest.raises(ValueError, match="sees no key"):
-        select(np.full((1, 3, 20), -np.inf, np.float32), 20, policy)
+    with pytest.raises(ValueError, match="no finite maximum"):
+        select(np.full((1, 3, 20), np.nan, np.float32), 20, policy)
+
+
+def test_a_query_that_sees_no_candidate_has_no_say() -> None:
+    """As that of a chunk which begins behind them: the other queries decide, or the order where there is none."""
+    logits = np.full((1, 3, 20), -np.inf, np.float32)
+    assert select(logits, 20, Policy(2, 6, 2, 3, "none")).tolist() == [2, 3]
+    logits[0, 0, 2:14] = np.arange(12)
+    assert select(logits, 20, Policy(2, 6, 2, 3, "none")).tolist() == [12, 13]
