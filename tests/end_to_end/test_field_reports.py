@@ -11,9 +11,13 @@ import torch
 from compiled import TOLERANCE, assert_equals_oracle, prompts_of
 from decoders import GOOD, seeded
 from fixed_decoders import Assign, Fixed, Grid, IndexCopy, Late, Narrow, Scatter, ShiftWhenFull, SliceScatter
+from lowered import Program as Kernels
+from lowered import function, tensor
 from torch import Tensor, nn
+from torch._dynamo.exc import UserError
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional
+from transformers import MistralConfig, MistralForCausalLM
 
 import snapcc
 from snapcc.artifact import load as load_artifact
@@ -315,3 +319,109 @@ def test_decode_goes_on_at_the_prompts_length(off: int, dialogue: Path) -> None:
     right = oracle(load_artifact(dialogue))
     right.prefill(prompt)
     assert (np.abs(found - right.decode(3)).max() <= TOLERANCE) == (off == 0)
+
+
+class InBuffers(nn.Module):
+    """A layer whose caches are buffers of its own, written by ``index_put_`` at a position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def write(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
+            return torch.ops.aten.index_put_(cache, [None, None, at], new)
+
+        self.layer = Layer(16, 16, write)
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.zeros(2, 16, 512, 16), persistent=False)
+
+    def forward(self, ids: Tensor, at: Tensor) -> Tensor:
+        """ids [2, 1], at [1] -> logits [2, 1, V]."""
+        return self.layer(ids, at, self.keys, self.values)[0]
+
+
+def test_caches_in_buffers_that_are_written_in_place(tmp_path: Path) -> None:
+    """nod-ai/iree-turbine#85, llvm/torch-mlir#3080: a cache in a module's buffers, ``index_put_`` by [None, None, pos].
+
+    Kind: caches as mutated buffers. Their values are compared in test_fixed_length.py.
+    """
+    example = (torch.zeros(2, 1, dtype=torch.long), torch.tensor([3]))
+    found = cache_ops(torch.export.export(seeded(InBuffers), example, strict=False), tmp_path)
+    assert found.count(("kv.slots", "{ring = 380 : i64, sink = 4 : i64} :")) == 1
+    assert [name for name, _ in found].count("kv.ring_update") == 2
+
+
+class Groups(nn.Module):
+    """Four query heads over two KV heads of 16 features, which an expand and a reshape repeat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.qkv, self.out = nn.Embedding(WORDS, 32), nn.Linear(32, 128), nn.Linear(64, 32)
+
+    def forward(self, ids: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+        """ids [1, Q], caches [1, 2, L, 16]."""
+        x = self.words(ids)
+        q, k, v = self.qkv(x).unflatten(2, (8, 16)).transpose(1, 2).split((4, 2, 2), 1)
+        keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        wide = [cache[:, :, None].expand(-1, 2, 2, cache.shape[2], 16) for cache in (keys, values)]
+        spread = [cache.reshape(cache.shape[0], 4, cache.shape[3], 16) for cache in wide]
+        seen = torch.ones(keys.shape[2], keys.shape[2], dtype=torch.bool).tril()[keys.shape[2] - ids.shape[1] :]
+        mixed = functional.scaled_dot_product_attention(q, *spread, attn_mask=seen)
+        return (x + self.out(mixed.transpose(1, 2).flatten(2))) @ self.words.weight.t(), keys, values
+
+
+def test_a_symbolic_past(tmp_path: Path) -> None:
+    """Seen while this was built: past [1, 2, L, 16], L symbolic: min(16 + 16 L, 32 + 32 L) == 16 + 16 L is no guard.
+
+    Kind: conditions on lengths that an export makes. PyTorch itself does not export this for one query token, which is
+    nothing that we could mend; with a symbolic number of them the same module is taken.
+    """
+    query, past = Dim("query", min=1, max=64), Dim("past", min=0, max=256)
+    caches = torch.zeros(2, 1, 2, 5, 16)
+    one, more = (torch.zeros(1, count, dtype=torch.long) for count in (1, 3))
+    shapes = (None, {2: past}, {2: past})
+    with pytest.raises(UserError, match="Not all values of past"):
+        torch.export.export(seeded(Groups), (one, *caches), dynamic_shapes=shapes, strict=False)
+    shapes = ({1: query}, {2: past}, {2: past})
+    program = torch.export.export(seeded(Groups), (more, *caches), dynamic_shapes=shapes, strict=False)
+    torch.export.save(program, tmp_path / "model.pt2")
+    options = {"slots": 14, "topk": 0, "prompts": (16,), "extends": (), "target": "host"}
+    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", **options)
+    assert_equals_oracle(artifact, [(5,)], 20)
+
+
+def test_layers_with_a_window_stay_bounded(tmp_path: Path) -> None:
+    """huggingface/transformers#47900: an export forgets which layers slide; their caches grow while logits match.
+
+    Kind: growth with right logits. Every cache has its slots, and a window that fits is a ring of its own.
+    """
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "sliding_window": 6, "max_position_embeddings": 128}
+    MistralForCausalLM(MistralConfig(**sizes, **heads)).eval().save_pretrained(tmp_path / "mistral")
+    options = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 2, "prompts": (48,), "extends": ()}
+    static = snapcc.compile(
+        tmp_path / "mistral", tmp_path / "static.mlir", target="host", compile_to="static", **options
+    ).read_text()
+    stored = re.findall(r'"kv\.state_store"\([^)]*\) \{state = "[^"]*"\} : \(!torch\.vtensor<\[([\d,]+)\]', static)
+    caches = {shape for shape in stored if shape.count(",") == 3}
+    assert caches == {"2,1,14,16"}
+    assert set(re.findall(r'"kv\.slots"[^{]*(\{[^}]*\})', static)) == {"{ring = 6 : i64, sink = 0 : i64}"}
+
+
+def test_selection_among_131072_in_f16(tmp_path: Path) -> None:
+    """iree-org/iree#20772, #21014, llvm/torch-mlir#4239, #4581: a top-k becomes a sort, unrolls or does not bufferise.
+
+    Kind: selection at 128k.
+    """
+    count, kept = 131072, 4
+    operands = [tensor([1, 1, 1, count, 1], "f16"), tensor([1, 1, count, 1], "f16"), "tensor<i64>"]
+    attributes = (
+        'sink = 0 : i64, ring = 1 : i64, selected = 4 : i64, window = 1 : i64, pool = "none", pool_size = 1 : i64, '
+        'score = "candidates", scale = 1.0 : f64, softcap = 0.0 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>'
+    )
+    text = function("select", "kv.topk_select", operands, tensor([1, kept], "i64"), attributes)
+    keys = np.random.default_rng(0).integers(0, 9, count).astype(np.float16)
+    keys[[7, 99_999, 131_070]] = 10  # the last is a candidate: only what comes behind it is recent
+    queries = np.ones((1, 1, 1, count, 1), np.float16)
+    found = Kernels(text, tmp_path)("select", queries, keys.reshape(1, 1, count, 1), np.array(count))
+    (fourth,) = np.flatnonzero(keys == 8)[:1]
+    assert found.tolist() == [sorted([7, int(fourth), 99_999, 131_070])]
