@@ -110,7 +110,7 @@ def test_positions_of_any_rank(places: Tensor, tmp_path: Path) -> None:
         return cache.index_copy(2, at.view(1), new)
 
     found = cache_ops(Layer.program(8, 128, 64, write, places, torch.bfloat16), tmp_path)
-    assert found.count(("kv.slots", "{ring = 44 : i64, sink = 4 : i64} :")) == 1
+    assert found.count(("kv.slots", "{ring = 60 : i64, sink = 4 : i64} :")) == 1
     assert [name for name, _ in found].count("kv.ring_update") == 2
 
 
@@ -346,7 +346,7 @@ def test_caches_in_buffers_that_are_written_in_place(tmp_path: Path) -> None:
     """
     example = (torch.zeros(2, 1, dtype=torch.long), torch.tensor([3]))
     found = cache_ops(torch.export.export(seeded(InBuffers), example, strict=False), tmp_path)
-    assert found.count(("kv.slots", "{ring = 380 : i64, sink = 4 : i64} :")) == 1
+    assert found.count(("kv.slots", "{ring = 508 : i64, sink = 4 : i64} :")) == 1
     assert [name for name, _ in found].count("kv.ring_update") == 2
 
 
