@@ -13,6 +13,7 @@ from compiled import assert_equals_oracle, prompts_of
 from state_decoders import REFUSED_STATES, STATEFUL, RefusedState, Stateful
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_mlir import ir
+from transformers import Lfm2Config, Lfm2ForCausalLM
 
 import snapcc
 from snapcc import cli
@@ -92,6 +93,28 @@ def test_equals_the_oracle(name: str, artifact: Callable[[str], Path]) -> None:
     for _ in range(2):
         again = generate(program, prompts_of(lengths, 61), 24)
         assert all(np.array_equal(a.logits, b.logits) for a, b in zip(rows, again, strict=True))
+
+
+def test_a_hybrid_of_transformers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+    layers = {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3, "pad_token_id": None}
+    model: Any = Lfm2ForCausalLM(Lfm2Config(**sizes, **heads, **layers, initializer_range=0.15)).eval()
+    made = snapcc.compile(model, tmp_path / "out.snapcc", batch=2, **OPTIONS)
+    rows = assert_equals_oracle(made, [(5, 19)], 16)
+    with torch.no_grad():
+        own = model(input_ids=torch.tensor([rows[0].prompt])).logits[0, -1].numpy()
+    assert np.abs(rows[0].logits[0] - own).max() < 1e-4
+
+
+def test_the_plan_has_a_place_for_it(tmp_path: Path) -> None:
+    model, planned = tmp_path / "model.pt", tmp_path / "sn40l.mlir"
+    torch.export.save(STATEFUL[0].program(), model)
+    assert cli.main(["compile", str(model), "--compile-to", "sn40l", "-o", str(planned), "--quiet"]) == 0
+    loads = [line for line in planned.read_text().splitlines() if '"kv.state_load"' in line]
+    places = {match[1]: match[2] for line in loads if (match := re.search(r'"state:(\w+)"\].*tier = \["(\w+)"', line))}
+    assert places == dict.fromkeys(("selected_count", "k", "v", "last", "hidden", "fading", "steps"), "HBM")
 
 
 def test_a_row_keeps_its_own(artifact: Callable[[str], Path]) -> None:
