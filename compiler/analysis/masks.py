@@ -221,6 +221,11 @@ def _undecided(stop: NotEvaluable) -> tuple[str, str]:
             list(body(block.owner.operation).arguments).index(stop.value)
         ]
         name = entry.get("kv.name", "?")
+        if entry.get("kv.role") in ("tokens", "state"):
+            return (
+                f"a mask or bias on the logits is made of the {entry['kv.role']} '{name}'",
+                "make masks depend on lengths and positions alone, and biases linear in the key's position",
+            )
         return (
             f"a mask on the logits depends on the input '{name}', whose meaning is not known",
             f"declare it with --causal-mask {name} if it is plainly causal",
