@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,10 @@ from .lengths import Lengths, Range
 from .roles import CacheInput, Input, tell_roles
 from .specialise import Specialiser
 from .states import StateInput
+
+
+LONGEST_TRIED = 1 << 20
+"""The longest past at which an exported program's conditions are tried where nothing else says how far it goes."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,14 @@ class Decoder:
         Raises:
             FrontendError: the program was not exported for these lengths.
         """
+        return self._specialiser.at(self._admitted(batch, query, past))
+
+    def _admitted(self, batch: int, query: int, past: int) -> dict[str, tuple[int, ...]]:
+        """The inputs' shapes at lengths, by name.
+
+        Raises:
+            FrontendError: the program was not exported for these lengths.
+        """
         for what, value, allowed in (
             ("batch", batch, self.batch),
             ("query", query, self.query),
@@ -92,7 +104,27 @@ class Decoder:
         self._lengths.check(batch, query, past)
         shapes = {i.name: tuple(e.at(batch, query, past) for e in i.shape) for i in self.inputs}
         check_guards(self.program, shapes)
-        return self._specialiser.at(shapes)
+        return shapes
+
+    def longest_admitted(self) -> int | None:
+        """The most tokens for which what torch.export took for granted holds, as behind a table of biases it does.
+
+        None where no length up to ``LONGEST_TRIED`` breaks it.
+        """
+        fits, fails = self.past.lower, LONGEST_TRIED
+        if self._admits(fails) or not self._admits(fits):
+            return None
+        while fails - fits > 1:
+            middle = (fits + fails) // 2
+            fits, fails = (middle, fails) if self._admits(middle) else (fits, middle)
+        return fits + 1
+
+    def _admits(self, past: int) -> bool:
+        try:
+            self._admitted(self.batch.lower, self.query.lower, past)
+        except FrontendError:
+            return False
+        return True
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The weights that the program reads, by the name that ``kv.parameter`` gives them.
@@ -155,7 +187,7 @@ def from_program(
         # A fixed past says how many slots the program has, not how long a sequence may become.
         longest = None if roles.past.is_fixed or roles.past.upper is None else roles.past.upper + 1
         max_positions = min((n for n in (roles.position_rows, longest) if n is not None), default=None)
-    return Decoder(
+    decoder = Decoder(
         name=name,
         program=program,
         inputs=roles.inputs,
@@ -170,6 +202,9 @@ def from_program(
         _flat=flat,
         _lengths=lengths,
     )
+    if decoder.max_positions is None and not decoder.past.is_fixed:
+        return replace(decoder, max_positions=decoder.longest_admitted())
+    return decoder
 
 
 def _memory(tensor: torch.Tensor) -> Any:

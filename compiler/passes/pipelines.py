@@ -13,6 +13,7 @@ from ..dialect.policy import Order, Policy
 from .absorb_expansion import AbsorbExpansion
 from .apply_policy import ApplyPolicy
 from .check_axis import CheckAxis
+from .fold_numbers import FoldNumbers
 from .lower_asserts import LowerAsserts
 from .lower_attention import LowerAttention
 from .lower_compact import LowerCompact
@@ -95,6 +96,7 @@ def probe_past(slots: int, max_positions: int | None) -> int:
 def lower_to_linalg() -> list[Step]:
     """From the static phase to the linalg phase."""
     return [
+        FoldNumbers(),
         "inline",
         "symbol-dce",
         "torchdynamo-export-to-torch-backend-pipeline",
