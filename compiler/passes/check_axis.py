@@ -45,9 +45,17 @@ class CheckAxis:
                 for argument, entry in zip(body(function).arguments, argument_attributes(function), strict=True)
                 if entry.get("kv.role") == LENGTH
             ]
-            for event in Axes(function).events:
-                if not (length and _selects_by(event.operation, length[0])):
-                    _check(event)
+            found = [
+                event
+                for event in Axes(function).events
+                if _matters(event) and not (length and _selects_by(event.operation, length[0]))
+            ]
+            if found:
+                # where the axis goes says more than what met it on the way
+                raise min(found, key=lambda event: event.what not in _MIXING).refusal()
+
+
+_MIXING = ("reduces", "contracts over", "normalises over", "orders or shifts")
 
 
 def _selects_by(op: ir.Operation, length: ir.Value) -> bool:
@@ -60,7 +68,5 @@ def _selects_by(op: ir.Operation, length: ir.Value) -> bool:
     return bool(value == length)
 
 
-def _check(event: Event) -> None:
-    mixing = ("reduces", "contracts over", "normalises over", "orders or shifts")
-    if event.axis.follows is not Follows.ROW or event.what in mixing:
-        raise event.refusal()
+def _matters(event: Event) -> bool:
+    return event.axis.follows is not Follows.ROW or event.what in _MIXING

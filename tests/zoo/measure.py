@@ -52,8 +52,12 @@ def measure(name: str) -> Result:
         return Result(**about, outcome="fault", message=_told(error))
 
 
-def compared(model: PreTrainedModel) -> dict[str, Any]:
-    """The outcome of a model that compiles, with the largest difference and what is wrong."""
+def compared(model: PreTrainedModel, tolerance: float = TOLERANCE) -> dict[str, Any]:
+    """The outcome of a model that compiles, with the largest difference and what is wrong.
+
+    Raises:
+        Refusal, FrontendError, UsageError: it is refused.
+    """
     with tempfile.TemporaryDirectory() as folder:
         # one that carries state decodes only
         prompts = None if _carries_state(model) else PROMPTS[:1]
@@ -73,9 +77,9 @@ def compared(model: PreTrainedModel) -> dict[str, Any]:
         f"{row.agreeing} of {row.steps} tokens the same"
         for length, row in zip(PROMPTS, found, strict=True)
         # written so that a NaN is wrong
-        if not row.difference <= TOLERANCE * max(1.0, row.largest) or row.agreeing != row.steps
+        if not row.difference <= tolerance * max(1.0, row.largest) or row.agreeing != row.steps
     ]
-    if not max(own) <= TOLERANCE:
+    if not max(own) <= tolerance:
         wrong.append(f"a prompt's logits lie {max(own):.2g} from the model's own, relative to the largest")
     return {"outcome": "fault" if wrong else "agrees", "difference": difference, "message": "; ".join(wrong)}
 

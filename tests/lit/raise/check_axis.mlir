@@ -118,3 +118,18 @@ func.func @repeated_and_reduced(%tokens: !torch.vtensor<[1,5],si64> {kv.name = "
   %sum = torch.aten.sum.dim_IntList %each, %over, %true, %none : !torch.vtensor<[1,15,4],f32>, !torch.list<int>, !torch.bool, !torch.none -> !torch.vtensor<[1,1,4],f32>
   return %sum, %k : !torch.vtensor<[1,1,4],f32>, !torch.vtensor<[1,5,4],f32>
 }
+
+// -----
+
+// Of several ops, the one that loses the axis is named.
+
+// REFUSED: error: 'torch.aten.logsumexp' reduces the cache axis
+func.func @masked_and_reduced(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %x: !torch.vtensor<[2,1,4],f32> {kv.name = "x", kv.role = "other"}, %c: !torch.vtensor<[14,1],f32> {kv.name = "c", kv.role = "other"}, %pk: !torch.vtensor<[2,13,4],f32> {kv.name = "k", kv.role = "cache"}) -> (!torch.vtensor<[2,4],f32> {kv.name = "logits"}, !torch.vtensor<[2,14,4],f32> {kv.name = "k"}) {
+  %int1 = torch.constant.int 1
+  %false = torch.constant.bool false
+  %dims = torch.prim.ListConstruct %int1 : (!torch.int) -> !torch.list<int>
+  %k = "kv.append"(%pk, %x) {axis = 1 : i64} : (!torch.vtensor<[2,13,4],f32>, !torch.vtensor<[2,1,4],f32>) -> !torch.vtensor<[2,14,4],f32>
+  %a = torch.aten.add.Tensor %k, %c, %int1 : !torch.vtensor<[2,14,4],f32>, !torch.vtensor<[14,1],f32>, !torch.int -> !torch.vtensor<[2,14,4],f32>
+  %m = torch.aten.logsumexp %a, %dims, %false : !torch.vtensor<[2,14,4],f32>, !torch.list<int>, !torch.bool -> !torch.vtensor<[2,4],f32>
+  return %m, %k : !torch.vtensor<[2,4],f32>, !torch.vtensor<[2,14,4],f32>
+}
