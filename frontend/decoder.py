@@ -20,7 +20,6 @@ from .roles import CacheInput, Input, tell_roles
 from .specialise import Specialiser
 from .states import StateInput
 
-
 LONGEST_TRIED = 1 << 20
 """The longest past at which an exported program's conditions are tried where nothing else says how far it goes."""
 
@@ -106,14 +105,14 @@ class Decoder:
         check_guards(self.program, shapes)
         return shapes
 
-    def longest_admitted(self) -> int | None:
-        """The most tokens for which what torch.export took for granted holds, as behind a table of biases it does.
+    def longest_admitted(self, most: int | None) -> int | None:
+        """The most tokens, up to ``most``, for which what torch.export took for granted holds.
 
-        None where no length up to ``LONGEST_TRIED`` breaks it.
+        A table of biases may have an end that nothing else tells. ``most`` where it holds for them, or for no length.
         """
-        fits, fails = self.past.lower, LONGEST_TRIED
+        fits, fails = self.past.lower, LONGEST_TRIED if most is None else most - 1
         if self._admits(fails) or not self._admits(fits):
-            return None
+            return most
         while fails - fits > 1:
             middle = (fits + fails) // 2
             fits, fails = (middle, fails) if self._admits(middle) else (fits, middle)
@@ -202,9 +201,7 @@ def from_program(
         _flat=flat,
         _lengths=lengths,
     )
-    if decoder.max_positions is None and not decoder.past.is_fixed:
-        return replace(decoder, max_positions=decoder.longest_admitted())
-    return decoder
+    return decoder if decoder.past.is_fixed else replace(decoder, max_positions=decoder.longest_admitted(max_positions))
 
 
 def _memory(tensor: torch.Tensor) -> Any:

@@ -14,8 +14,11 @@ import torch
 import transformers
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch._dynamo.exc import UserError
 from torch.export import Dim, ExportedProgram
+from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
+from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import (
     DummyLayer,
@@ -349,9 +352,29 @@ def _export(model: Any, layers: Sequence[Any]) -> ExportedProgram:
         [{0: b, 2: p} for _ in own],
         *([{0: b} for _ in held] for held in states),
     )
+    step = _Step(model, layers)
     with torch.no_grad():
-        program = torch.export.export(_Step(model, layers), arguments, dynamic_shapes=dynamic, strict=False)
+        try:
+            program = torch.export.export(step, arguments, dynamic_shapes=dynamic, strict=False)
+        except UserError as error:
+            narrowed = _narrowed(dynamic, error)
+            program = torch.export.export(step, arguments, dynamic_shapes=narrowed, strict=False)
     return _with_checkpoint_names(program)
+
+
+def _narrowed(dynamic: Any, error: UserError) -> Any:
+    """The dimensions with the ends that torch.export found for them, such as that of a table of positions.
+
+    Raises:
+        UserError: it found none, or a length that would be a constant.
+    """
+    if "Suggested fixes:" not in error.msg:
+        raise error
+    narrowed: Any = refine_dynamic_shapes_from_suggested_fixes(error.msg, dynamic)
+    # a dict has axes for keys: its values are the leaves
+    if any(isinstance(leaf, int) for leaf in tree_leaves(narrowed)):
+        raise error
+    return narrowed
 
 
 def _with_checkpoint_names(program: ExportedProgram) -> ExportedProgram:

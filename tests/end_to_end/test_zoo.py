@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from compiled import TOLERANCE
 from zoo.measure import compared
-from zoo.models import FULL, SLIDING, build
+from zoo.models import FULL, build
 
 ENTRIES: dict[str, dict[str, Any]] = {
     # learned positions
@@ -34,8 +34,6 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "mixtral": {"num_hidden_layers": 1},
     # keys and values expanded from a latent, groups of experts
     "deepseek_v3": {"num_hidden_layers": 1, "first_k_dense_replace": 0, "n_group": 2},
-    # a layer that attends over another one's cache
-    "gemma4_text+share": {"num_kv_shared_layers": 1, "layer_types": [SLIDING, FULL, FULL]},
 }
 """By name, what makes the entry cheaper."""
 

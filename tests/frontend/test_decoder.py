@@ -307,3 +307,27 @@ def test_two_rotations_are_ambiguous() -> None:
         from_program(program)
     found = roles(from_program(program, inputs={"positions": "first"}))
     assert (found["first"], found["second"]) == ("positions", "other")
+
+
+def test_conditions_of_the_export_end_the_lengths() -> None:
+    class Biased(nn.Module):
+        """A bias for each of the 40 last tokens."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(VOCABULARY, 8)
+            self.biases = nn.Parameter(torch.zeros(40, 8))
+
+        def forward(self, tokens: Tensor, cache: Tensor) -> Any:
+            x = self.table(tokens)
+            past = torch.cat([cache, x], 1)
+            weights = (past + self.biases[max(0, 40 - past.shape[1]) :]).softmax(1)
+            return (x + (weights * past).sum(1, keepdim=True)) @ self.table.weight.T, past
+
+    arguments = (torch.zeros(2, 3, dtype=torch.long), torch.randn(2, 5, 8))
+    dynamic = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC}, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC})
+    decoder = from_program(export(Biased(), arguments, dynamic))
+    assert decoder.max_positions in (39, 40)
+    decoder.specialise(2, 1, decoder.max_positions - 1)
+    with pytest.raises(FrontendError):
+        decoder.specialise(2, 1, decoder.max_positions)

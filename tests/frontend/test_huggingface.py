@@ -270,3 +270,15 @@ def test_an_unknown_dtype_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(FrontendError, match="--dtype must be one of checkpoint, f32, bf16, f16, got 'int8'"):
         load_model(tmp_path, dtype="int8")
+
+
+def test_a_table_of_positions_that_ends_early_ends_the_lengths() -> None:
+    # its positions begin at 2, and it makes another table where the model's 128 do not fit
+    options = {"d_model": 32, "ffn_dim": 48, "num_layers": 1, "attention_heads": 4, "max_position_embeddings": 128}
+    torch.manual_seed(0)
+    model = transformers.XGLMForCausalLM(transformers.XGLMConfig(vocab_size=96, **options)).eval()
+    decoder = from_model(model, "positions")
+    assert decoder.max_positions == 127
+    decoder.specialise(1, 1, 126)
+    with pytest.raises(FrontendError, match="exported for 0 to 126"):
+        decoder.specialise(1, 1, 127)
