@@ -1,6 +1,6 @@
 """The fewest bytes that a function's buffers can move: an exact solver for small graphs, the planner's oracle.
 
-The same problem as ``residency.keep``'s, offsets included, as an integer program for OR-tools' CP-SAT. A boolean for
+The same problem as ``stays.keep``'s, offsets included, as an integer program for OR-tools' CP-SAT. A boolean for
 each possible stay of each buffer; no two stays of one buffer share a use; a stay is a rectangle in time and space, and
 no two rectangles overlap. It needs ``ortools``, which only the tests have to have.
 """

@@ -14,8 +14,9 @@ from .graph import Function, Program
 from .lifetime import Steps
 from .machine import SHARED, Machine
 from .packing import Packing, Span
-from .residency import PATIENCE, Item, Move, Residency, around, keep, keep_first, moves
+from .residency import Item, Move, Residency, moves
 from .schema import Section, Tensor, count, memory_map
+from .stays import PATIENCE, around, keep, keep_first
 from .storage import Buffer
 from .tiling import Need
 
@@ -112,7 +113,7 @@ def place_program(
     bigger before smaller, from the lowest byte on. Behind them in the nearest tier stands what a function needs for one
     call, over whatever the other functions have there: the buffers of its sections, each while its section runs, then
     whole tensors. Where that is too small for all that is alive in one section, tensors leave it between two sections
-    (``residency.keep``); those have a home in the first tier behind it with room, those that move the most for their
+    (``stays.keep``); those have a home in the first tier behind it with room, those that move the most for their
     bytes first, and every section has buffers for all that it touches. Buffers are as wide as their rate asks for where
     that is no slower.
 
@@ -121,7 +122,7 @@ def place_program(
         kernels: their sections.
         machine: its tiers, nearest first.
         cost: what a placement costs.
-        patience: see ``residency.keep``.
+        patience: see ``stays.keep``.
 
     Raises:
         PlacementError: tensors that fit in no tier, or an op whose least tiles are too large for the nearest; the

@@ -14,10 +14,10 @@ from .graph import Function, read_program
 from .machine import SN40L, Machine, MachineError, load_machine
 from .placement import Kernel, Placed, place_program, stage_tensors, tensors
 from .plan_ops import remove_plan, write_plan
-from .residency import PATIENCE
 from .schedule import Timeline
 from .schema import Copy, FunctionTime, Plan, Section, SectionTime, Tensor, Transfer
 from .sections import cut
+from .stays import PATIENCE
 from .tiling import Tiler
 
 
@@ -27,7 +27,7 @@ def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L, patience: i
     Args:
         module: functions on builtin tensors, as DESIGN's linalg phase has them.
         machine: what they are planned for.
-        patience: how long better stays in the nearest tier are looked for where it is short (``residency.keep``).
+        patience: how long better stays in the nearest tier are looked for where it is short (``stays.keep``).
 
     Raises:
         ProgramError: the module is not of the linalg phase, or the size of a tensor has no static bound.

@@ -16,8 +16,9 @@ from snapcc.sn40l_target.graph import read_program
 from snapcc.sn40l_target.lifetime import Lifetime
 from snapcc.sn40l_target.machine import SHARED, SN40L, Figure, Tier
 from snapcc.sn40l_target.plan import plan
-from snapcc.sn40l_target.residency import Item, keep, moves, traffic
+from snapcc.sn40l_target.residency import Item, moves, traffic
 from snapcc.sn40l_target.schema import Plan
+from snapcc.sn40l_target.stays import keep
 
 BYTES = 8 * 16 * 4
 
