@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from torch_mlir import ir
 
@@ -15,17 +16,42 @@ from .aten import owner, tensor_operands
 from .axes import Axes, Axis, axes_in, dimension_of
 from .functions import argument_attributes, body
 
+if TYPE_CHECKING:
+    import torch
+
 
 class Order(StrEnum):
     """Which token each index of a cache of C entries holds when the newest, already in it, is at position t.
 
     ``appended``: index j has position t - C + 1 + j, and all are there. ``shifted``: the same, and below position 0
-    there is none yet. ``indexed``: index j has position j, and beyond t there is none yet.
+    there is none yet. ``indexed``: index j has position j, beyond t there is none yet, and the program says nothing of
+    t >= C. ``wrapped``: the same, and from t = C on index j has the latest position that leaves the rest j by C.
+    ``sliding``: as ``indexed``, and from t = C on as ``appended``.
     """
 
     APPENDED = "appended"
     SHIFTED = "shifted"
     INDEXED = "indexed"
+    WRAPPED = "wrapped"
+    SLIDING = "sliding"
+
+    @property
+    def by_index(self) -> bool:
+        """Whether a token is written at the index of its position while that lies below C."""
+        return self in (Order.INDEXED, Order.WRAPPED, Order.SLIDING)
+
+    def held(self, moment: int, slots: int) -> torch.Tensor:
+        """[C] int64: the position of the token at each index where the newest is at ``moment``; -1 for none."""
+        import torch
+
+        index = torch.arange(slots)
+        if self is Order.WRAPPED:
+            position = moment - (moment - index) % slots
+        elif self is Order.INDEXED or (self is Order.SLIDING and moment < slots):
+            position = index
+        else:
+            position = moment - slots + 1 + index
+        return torch.where((position >= 0) & (position <= moment), position, -1)
 
 
 ORDER = "kv.order"

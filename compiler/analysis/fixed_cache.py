@@ -176,10 +176,14 @@ class _Reader:
         if not self._places:
             yield [0] * self._extents[0]
             return
-        shared = any(shape_of(place.type)[:1] != [self._extents[0]] for place in self._places)
         few = range(length) if length <= 16 else sorted({0, 1, length // 2, length - 2, length - 1})
         for first in few:
-            yield [first if shared else (first + row) % length for row in range(self._extents[0])]
+            yield [first if self._shared else (first + row) % length for row in range(self._extents[0])]
+
+    @property
+    def _shared(self) -> bool:
+        """Whether all rows are at one position."""
+        return any(shape_of(place.type)[:1] != [self._extents[0]] for place in self._places)
 
     def _labels(self, shape: Sequence[int]) -> torch.Tensor:
         """A number per element, 0, 1, .., in a type that holds them all exactly."""
@@ -203,7 +207,7 @@ class _Reader:
         axes = [i for i, extent in enumerate(self._extents) if i > 0 and extent > 1]
         for order, axis in itertools.product((Order.SHIFTED, Order.INDEXED), axes):
             if self._holds(order, axis, self._returned, rows):
-                return order, axis
+                return self._beyond(order, axis, rows), axis
         raise self._refusal(
             self._returned,
             f"keeps its length, and {_named(self._returned)} puts the new tokens of {_named(rows)}, "
@@ -211,31 +215,44 @@ class _Reader:
             _TAKE,
         )
 
+    def _beyond(self, order: Order, axis: int, rows: ir.Value) -> Order:
+        """The order where positions go beyond the last index, if the program says what it does with them."""
+        length = self._extents[axis]
+        if order is not Order.INDEXED:
+            return order
+        late = [
+            [t + row for row in range(self._extents[0])] if not self._shared else [t] * self._extents[0]
+            for t in (length, length + 1, 2 * length - 1, 3 * length)
+        ]
+        for one in (Order.WRAPPED, Order.SLIDING):
+            if all(self._takes(one, axis, self._returned, rows, positions) for positions in late):
+                return one
+        return order
+
     def _holds(self, order: Order, axis: int, value: ir.Value, rows: ir.Value) -> bool:
         """Whether the past tokens stand where they belong in a value, and the new one of each row everywhere else."""
-        import torch
-
-        old, length = self._labels(self._extents), self._extents[axis]
+        length = self._extents[axis]
         if math.prod(shape_of(rows.type)) * length != math.prod(self._extents):
             return False
         if order is Order.INDEXED and not self._places:
             return False
-        for positions in self._samples(length):
-            labels = self._evaluated(value, rows, positions)
-            if labels is None:
-                return False
-            if order is Order.INDEXED:
-                fresh = torch.zeros(old.shape, dtype=torch.bool)
-                for row, position in enumerate(positions):
-                    fresh[row].select(axis - 1, position).fill_(True)
-                held = torch.where(fresh, labels < 0, labels == old).all()
-            else:
-                kept = labels.shape[axis] - 1
-                moved = old.narrow(axis, length - kept, kept)
-                held = (labels.narrow(axis, 0, kept) == moved).all() & (labels.select(axis, kept) < 0).all()
-            if not held:
-                return False
-        return True
+        return all(self._takes(order, axis, value, rows, positions) for positions in self._samples(length))
+
+    def _takes(self, order: Order, axis: int, value: ir.Value, rows: ir.Value, positions: Sequence[int]) -> bool:
+        """``_holds`` where each row stands at its own position."""
+        import torch
+
+        old, labels = self._labels(self._extents), self._evaluated(value, rows, positions)
+        if labels is None:
+            return False
+        if order in (Order.INDEXED, Order.WRAPPED):
+            fresh = torch.zeros(old.shape, dtype=torch.bool)
+            for row, position in enumerate(positions):
+                fresh[row].select(axis - 1, position % self._extents[axis]).fill_(True)
+            return bool(torch.where(fresh, labels < 0, labels == old).all())
+        kept = labels.shape[axis] - 1
+        moved = old.narrow(axis, self._extents[axis] - kept, kept)
+        return bool((labels.narrow(axis, 0, kept) == moved).all() & (labels.select(axis, kept) < 0).all())
 
     def _before_the_cut(self, chain: Sequence[ir.Operation], rows: ir.Value, axis: int) -> ir.Value:
         """What attention reads: past and new tokens before the oldest are cut off, else what is returned."""
@@ -255,7 +272,7 @@ class _Reader:
         labels = self._evaluated(grown, rows, positions)
         assert labels is not None
         last = labels.shape[axis] - 1
-        at = positions if order is Order.INDEXED else [last] * len(positions)
+        at = positions if order.by_index else [last] * len(positions)
         taken = torch.stack([labels[row].narrow(axis - 1, place, 1) for row, place in enumerate(at)])
         strides = _strides_of(-1 - taken)
         if strides is None:

@@ -37,14 +37,25 @@ class Slopes:
 
 @dataclass(frozen=True)
 class Masks:
-    """All that masks do to logits: ``hidden`` [Q, T] bool, the keys that each query does not see, and biases."""
+    """All that masks do to logits: ``hidden`` [Q, T] bool, the keys that each query does not see, and biases.
+
+    The keys are those of positions ``first``, ``first`` + 1, .., and the queries are the last Q of them. ``vacant`` are
+    the indices that are seen and hold no token.
+    """
 
     hidden: torch.Tensor
     slopes: tuple[Slopes, ...]
+    first: int = 0
+    vacant: tuple[int, ...] = ()
 
 
-def read_masks(logits: Logits, key: Axis, query: Axis, axes: Axes, evaluator: Evaluator) -> Masks:
+def read_masks(
+    logits: Logits, key: Axis, query: Axis, axes: Axes, evaluator: Evaluator, held: torch.Tensor | None = None
+) -> Masks:
     """What the masks on logits do.
+
+    ``held`` [T] is the position of the token at each index of the keys, -1 where there is none; None where they stand
+    in the order of their positions, from 0 on.
 
     Raises:
         Refusal: a mask depends on data, hides other keys for other rows or heads, or adds what is not linear.
@@ -61,13 +72,21 @@ def read_masks(logits: Logits, key: Axis, query: Axis, axes: Axes, evaluator: Ev
         hidden |= table[0]
         if bool((bias != 0).any()):
             biases.append((mask, _by_query_and_key(bias, mask, key, query, axes)[0], others))
-    return Masks(hidden, tuple(_slopes(*found, hidden, key) for found in biases))
+    first, vacant = 0, ()
+    if held is not None:
+        vacant = tuple(int(index) for index in (~hidden.all(0) & (held < 0)).nonzero())
+        column = held.argsort()[int((held < 0).sum()) :]
+        first = int(held[column[0]])
+        hidden = hidden[:, column]
+        biases = [(mask, bias[..., column], others) for mask, bias, others in biases]
+    slopes = () if bool(hidden.all()) else tuple(_slopes(*found, hidden) for found in biases)
+    return Masks(hidden, slopes, first, vacant)
 
 
-def reach_of(softmaxes: Sequence[ir.Operation], hidden: Sequence[torch.Tensor]) -> Reach:
-    """How far back the queries of one attention see, from what its masks hide at several lengths.
+def reach_of(softmaxes: Sequence[ir.Operation], read: Sequence[Masks]) -> Reach:
+    """How far back the queries of one attention see, from what its masks hide at several lengths and positions.
 
-    ``hidden``: per function, [Q, T] of queries that are the last Q of T tokens.
+    What came before the first key tells nothing: a cache of fixed length has lost it.
 
     Raises:
         Refusal: a query sees what comes after it, or its keys are no plain past, window or chunk.
@@ -75,27 +94,28 @@ def reach_of(softmaxes: Sequence[ir.Operation], hidden: Sequence[torch.Tensor]) 
     import torch
 
     seen: list[torch.Tensor] = []
-    for softmax, table in zip(softmaxes, hidden, strict=True):
+    for softmax, masks in zip(softmaxes, read, strict=True):
+        table = masks.hidden
         queries, keys = table.shape
         position = torch.arange(keys - queries, keys)
         first = (~table).int().argmax(1)
         columns = torch.arange(keys)
         wanted = (columns < first[:, None]) | (columns > position[:, None])
         if bool((table != wanted).any()):
-            _refuse(softmax, table)
-        seen.append(torch.stack((position, first)))
-    position, first = torch.cat(seen, 1)
-    at = int(first.argmax())
+            _refuse(softmax, masks)
+        seen.append(torch.stack((position, first, torch.zeros(queries).long())) + masks.first)
+    position, first, oldest = torch.cat(seen, 1)
+    at = int(torch.where(first > oldest, first, 0).argmax())
     furthest, begin = int(position[at]), int(first[at])
-    if begin == 0:
+    if begin == int(oldest[at]):
         return Reach()
     window = furthest - begin + 1
-    found = [Reach(window=window)] if bool((first == (position - window + 1).clamp(min=0)).all()) else []
+    found = [Reach(window=window)] if bool((first == (position - window + 1).maximum(oldest)).all()) else []
     # a chunk begins at a multiple of its size, and the query lies in it
     sizes = (c for c in range(window, begin + 1) if begin % c == 0)
-    found += [Reach(chunk=c) for c in sizes if bool((first == position - position % c).all())]
+    found += [Reach(chunk=c) for c in sizes if bool((first == (position - position % c).maximum(oldest)).all())]
     if not found:
-        _refuse(softmaxes[0], hidden[0] if hidden[0].any() else max(hidden, key=lambda table: table.shape[0]))
+        _refuse(softmaxes[0], next((m for m in read if m.hidden.any()), max(read, key=lambda m: m.hidden.shape[0])))
     if len(found) > 1:
         raise Refusal(
             softmaxes[0],
@@ -106,13 +126,16 @@ def reach_of(softmaxes: Sequence[ir.Operation], hidden: Sequence[torch.Tensor]) 
     return found[0]
 
 
-def _refuse(softmax: ir.Operation, hidden: torch.Tensor) -> None:
+def _refuse(softmax: ir.Operation, masks: Masks) -> None:
     import torch
 
+    hidden = masks.hidden
     queries, keys = hidden.shape
     future = torch.arange(keys)[None, :] > torch.arange(queries)[:, None] + (keys - queries)
     query, key = (int(x) for x in (hidden != future).nonzero()[0])
     at = f"of {queries} queries over {keys} keys, query {query} "
+    if queries == 1:
+        at += f"at position {masks.first + keys - 1} "
     if hidden[query, key]:
         raise Refusal(
             softmax,
@@ -180,13 +203,14 @@ def _by_query_and_key(
     return table, tuple(axis for i in order if own[i] > 1 for axis in dims[i])
 
 
-def _slopes(mask: Mask, table: torch.Tensor, others: tuple[Axis, ...], hidden: torch.Tensor, key: Axis) -> Slopes:
+def _slopes(mask: Mask, table: torch.Tensor, others: tuple[Axis, ...], hidden: torch.Tensor) -> Slopes:
     """The slopes of a bias [others, Q, T], which must be linear along the keys that each query sees."""
     import torch
 
     seen = ~hidden
-    keys = torch.arange(key.size, dtype=torch.float64)
-    start, end = seen.int().argmax(1), key.size - 1 - seen.int().flip(1).argmax(1)
+    count = hidden.shape[1]
+    keys = torch.arange(count, dtype=torch.float64)
+    start, end = seen.int().argmax(1), count - 1 - seen.int().flip(1).argmax(1)
     longest = int((end - start).argmax())
     found: list[float] = []
     for bias in table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from torch_mlir import ir
 
@@ -46,8 +46,9 @@ class RaiseAttention:
     joined behind those of the keys becomes a sink. What cannot be shown is refused.
 
     A function with a past and no twin ``_probe`` is of fixed length: its masks are evaluated at several positions of
-    the query, up to ``max_positions`` - 1. Where its caches hold each token at the index of its position, they
-    must hide exactly what comes after the query; where they are shifted, nothing but entries that hold no token yet.
+    the query, up to ``max_positions`` - 1. Its caches' ``kv.order`` says which token each index holds then, so that the
+    masks are judged by positions: they must hide what holds no token (where caches are shifted they need not), and may
+    have a window, chunks and a bias. In a snapshot, of which no second length is known, they must be plainly causal.
 
     Before (one of many spellings)::
 
@@ -80,7 +81,8 @@ class RaiseAttention:
                 "let the program do the same whatever the lengths",
             )
         for same in zip(*read, strict=True):
-            reach = reach_of([a.logits.softmax for a in same], [a.masks.hidden for a in same])
+            masks = [(a.logits.softmax, one) for a in same for one in (*a.elsewhere, a.masks)]
+            reach = reach_of([softmax for softmax, _ in masks], [one for _, one in masks])
             for one in same:
                 _Rewrite(one, reach).run()
         for function in found.values():
@@ -104,16 +106,25 @@ class RaiseAttention:
         found: list[_Read] = []
         for softmax, key in softmaxes(body(function), axes):
             logits = logits_of(softmax, axes, constants)
-            for moment, there in elsewhere.items():
-                _check_mask(softmax, read_masks(logits, key, axes.query, axes, there).hidden, moment, past, order)
             masks = read_masks(logits, key, axes.query, axes, evaluator)
-            found.append(_Read(logits, key, masks, past == 0 and key.size > 1, axes, constants))
+            for moment, there in elsewhere.items() if order is Order.APPENDED else ():
+                _check_mask(softmax, read_masks(logits, key, axes.query, axes, there).hidden, moment, past)
+            others: list[Masks] = []
+            for moment, there in elsewhere.items() if order is not Order.APPENDED else ():
+                others.append(read_masks(logits, key, axes.query, axes, there, order.held(moment, key.size)))
+                # where all entries are the latest tokens, a program may leave it to its caller that all are there
+                if others[-1].vacant and order is not Order.SHIFTED:
+                    _refuse_seen(softmax, key.size, moment, others[-1].vacant[0])
+                _check_slopes(masks, others[-1], moment)
+            found.append(_Read(logits, key, masks, past == 0 and key.size > 1, axes, constants, tuple(others)))
         return found
 
 
 def _moments(past: int, order: Order, bound: int) -> list[int]:
     """The query's positions at which the masks of a program of fixed length are looked at."""
     slots = past + 1
+    if order is Order.INDEXED:  # the program is made for no others
+        bound = slots
     early = range(past) if past <= 64 else [0, 1, 2, *range(3, past, max(past // 16, 1)), past - 1]
     late = [past, slots, slots + 1, 2 * slots - 1, 2 * slots, 4 * slots, bound - 1]
     return sorted({t for t in late if past <= t < max(bound, slots)} | set(() if order is Order.APPENDED else early))
@@ -129,6 +140,8 @@ class _Read:
     causal: bool
     axes: Axes
     evaluator: Evaluator
+    elsewhere: tuple[Masks, ...] = ()
+    """What the masks do at other positions of the query, in a program of fixed length."""
 
 
 def _assumed(function: ir.Operation, axes: Axes, moment: int, past: int, order: Order) -> dict[ir.Value, torch.Tensor]:
@@ -155,34 +168,52 @@ def _not_there(queries: int, keys: int, moment: int, past: int, order: Order) ->
     """Which keys hold no token, or one behind the query, where the first query is at ``moment``. -> [Q, T] bool."""
     import torch
 
-    key, query = torch.arange(keys)[None, :], torch.arange(queries)[:, None]
-    if order is Order.INDEXED:
-        return key > query + moment
-    if order is Order.SHIFTED and moment < past:
-        return key < past - moment
-    return key > query + (keys - queries)
+    if order is not Order.APPENDED:
+        return (order.held(moment, keys) < 0).expand(queries, keys)
+    return torch.arange(keys)[None, :] > torch.arange(queries)[:, None] + (keys - queries)
 
 
-def _check_mask(softmax: ir.Operation, hidden: torch.Tensor, moment: int, past: int, order: Order) -> None:
-    """Masks at one length cannot tell a window from what is not there, so they must be plainly causal."""
+def _check_mask(softmax: ir.Operation, hidden: torch.Tensor, moment: int, past: int) -> None:
+    """Masks of a snapshot cannot tell a window from what its length made, so they must be plainly causal."""
     queries, keys = hidden.shape
-    wanted = _not_there(queries, keys, moment, past, order)
-    # where all entries are the latest tokens, a program may leave it to its caller that all are there
-    wrong = (hidden & ~wanted if order is Order.SHIFTED else hidden != wanted).nonzero()
+    wrong = (hidden != _not_there(queries, keys, moment, past, Order.APPENDED)).nonzero()
     if not len(wrong):
         return
     query, key = (int(x) for x in wrong[0])
-    who = f"query {query}" if moment == past else f"query {query} at position {moment + query}"
-    at = f"of {queries} queries over {keys} keys, {who} " + (
-        f"does not see key {key}" if hidden[query, key] else f"sees key {key}, which comes after it"
-    )
+    if not hidden[query, key]:
+        _refuse_seen(softmax, keys, moment, key)
     raise Refusal(
         softmax,
-        f"attention over the cache is not plainly causal: {at}",
-        "let a program of one past length see every token that its caches hold, or export it with a symbolic past"
-        if hidden[query, key]
-        else "mask the future: a padded prompt would see its padding otherwise",
+        f"attention over the cache is not plainly causal: of {queries} queries over {keys} keys, query {query} at "
+        f"position {moment + query} does not see key {key}",
+        "let a program of one past length see every token that its caches hold, or export it with a symbolic past",
     )
+
+
+def _refuse_seen(softmax: ir.Operation, keys: int, moment: int, key: int) -> NoReturn:
+    raise Refusal(
+        softmax,
+        f"attention over the cache is not plainly causal: over {keys} keys, the query at position {moment} sees key "
+        f"{key}, which comes after it",
+        "mask the future: a padded prompt would see its padding otherwise",
+    )
+
+
+def _check_slopes(masks: Masks, others: Masks, moment: int) -> None:
+    """A bias must have one slope at all positions; where one key is seen there is none to tell."""
+    import torch
+
+    if int((~others.hidden).sum()) < 2:
+        return
+    mine, theirs = ({found.operation: found.values for found in read.slopes} for read in (masks, others))
+    for operation in mine.keys() | theirs.keys():
+        one, other = (slopes.get(operation, torch.zeros(1).double()) for slopes in (mine, theirs))
+        if not torch.allclose(one, other, rtol=1e-3, atol=1e-6):
+            raise Refusal(
+                operation,
+                f"a bias along the keys has another slope at position {moment}",
+                "let a bias be linear in the key's position, the same at every step",
+            )
 
 
 class _Rewrite:

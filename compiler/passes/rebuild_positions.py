@@ -90,8 +90,8 @@ class RebuildPositions:
                 _Rebuild(function, probe).run()
                 probe.erase()
             elif query_length(function) == 1:
-                _refuse_extras(function)
                 if order_of(function) is Order.APPENDED:
+                    _refuse_biases(function)
                     erase_dead(function)
                     refuse_baked(function, past_length(function) or 0)
                 _Positions(function).run()
@@ -107,14 +107,14 @@ class RebuildPositions:
                 function.erase()
 
 
-def _refuse_extras(function: ir.Operation) -> None:
-    """At one length nothing tells whether what is added to the logits goes by the tokens' positions."""
+def _refuse_biases(function: ir.Operation) -> None:
+    """At one length nothing tells whether what is added to the logits was made of it."""
     for view in body(function).operations:
         attention = view.operation.opview
-        if isinstance(attention, AttentionOp) and (attention.bias is not None or attention.sinks is not None):
+        if isinstance(attention, AttentionOp) and attention.bias is not None:
             raise Refusal(
                 view.operation,
-                "attention has a bias along its keys, or a sink, in a program of one past length",
+                "attention has a bias along its keys in a program of one past length",
                 "export the program with a symbolic past",
             )
 

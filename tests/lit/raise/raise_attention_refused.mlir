@@ -193,7 +193,7 @@ func.func @square_bias(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.ro
 // -----
 
 // The first four keys and the last five.
-// CHECK: error: attention over the cache is not plainly causal: of 1 queries over 14 keys, query 0 does not see key 4; let a program of one past length see every token that its caches hold, or export it with a symbolic past
+// CHECK: error: attention over the cache is not plainly causal: of 1 queries over 14 keys, query 0 at position 13 does not see key 4; let a program of one past length see every token that its caches hold, or export it with a symbolic past
 func.func @prefix(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %x: !torch.vtensor<[2,1,4],f32> {kv.name = "x", kv.role = "other"}, %pk: !torch.vtensor<[2,13,4],f32> {kv.name = "k", kv.role = "cache"}) -> (!torch.vtensor<[2,1,4],f32> {kv.name = "logits"}, !torch.vtensor<[2,14,4],f32> {kv.name = "k"}) {
   %int0 = torch.constant.int 0
   %int1 = torch.constant.int 1

@@ -59,8 +59,8 @@ func.func @decode(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = 
 
 // -----
 
-// REFUSED: bias.py:5:3: error: attention has a bias along its keys, or a sink, in a program of one past length; export the program with a symbolic past
-func.func @decode(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %w: !torch.vtensor<[64,4],f32> {kv.name = "w", kv.role = "other"}, %pk: !torch.vtensor<[2,13,4],f32> {kv.name = "k", kv.order = "indexed", kv.role = "cache"}, %pos: !torch.vtensor<[2,1],si64> {kv.name = "p", kv.role = "positions"}) -> (!torch.vtensor<[2,1,4],f32> {kv.name = "logits"}, !torch.vtensor<[2,14,4],f32> {kv.name = "k"}) {
+// REFUSED: bias.py:5:3: error: attention has a bias along its keys in a program of one past length; export the program with a symbolic past
+func.func @decode(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %w: !torch.vtensor<[64,4],f32> {kv.name = "w", kv.role = "other"}, %pk: !torch.vtensor<[2,13,4],f32> {kv.name = "k", kv.role = "cache"}, %pos: !torch.vtensor<[2,1],si64> {kv.name = "p", kv.role = "positions"}) -> (!torch.vtensor<[2,1,4],f32> {kv.name = "logits"}, !torch.vtensor<[2,14,4],f32> {kv.name = "k"}) {
   %pad = torch.constant.int -1
   %no = torch.constant.bool false
   %int1 = torch.constant.int 1
