@@ -38,7 +38,7 @@ _SHAPE_ONLY = {
 }
 
 # A logit at or below this is masked: models mask with -inf, a dtype's minimum, -1e9 or, at the mildest, -1e4.
-_MASKED = -9e3
+MASKED = -9e3
 
 
 class AttributionError(ValueError):
@@ -189,7 +189,7 @@ def see_at_most(decoder: ExportedDecoder, found: Mapping[Node, Attention], count
         except (IndexError, RuntimeError):
             continue
         first = {node: attention.layout.rows(_logits(node, values))[:, -1, 0] for node, attention in found.items()}
-        return frozenset(node for node, logits in first.items() if bool((logits <= _MASKED).all()))
+        return frozenset(node for node, logits in first.items() if bool((logits <= MASKED).all()))
     return frozenset()
 
 
@@ -465,7 +465,7 @@ class _Attribution:
             ]
         expected = torch.arange(self._past, self._total)
         for layout in candidates:
-            visible = layout.rows(logits)[..., : self._total] > _MASKED
+            visible = layout.rows(logits)[..., : self._total] > MASKED
             last_visible = self._total - 1 - visible.flip(-1).int().argmax(-1)
             if visible.any(-1).all() and (last_visible == expected).all():
                 return layout

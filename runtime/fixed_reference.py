@@ -2,13 +2,16 @@
 
 Such a program cannot hold the whole history. It is held here; at each step the program gets the rows that the policy
 keeps, which always fit, and what stands beside them is masked. The policy drops the same positions of all heads, since
-such a program takes one token at a time and selects nothing.
+such a program takes one token at a time and selects nothing. An attention whose own mask is a window sees all of that.
+Where rows do not stand at their own places, a bias along the keys is put right by how far they are off.
 """
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ from torch.fx.node import map_arg
 
 from snapcc.compiler.dialect.policy import Policy
 
-from .attribution import FUSED, SOFTMAX, AttributionError, bind, fused_logits, masked
+from .attribution import FUSED, MASKED, SOFTMAX, AttributionError, bind, fused_logits, masked
 from .exported import ExportedDecoder, ProgramInputs
 
 
@@ -97,10 +100,12 @@ class FixedReference:
             raise RuntimeError("decode follows a prefill")
         position = len(self._history[0])
         kept = self._kept(position)
-        if len(kept) >= self._program.slots:
-            raise ValueError(f"the program holds {self._program.slots} tokens, and nothing is dropped")
-        rows = [[past[p] for p in kept] for past in self._history]
-        logits, new, states = self._program.step(token, position, kept, rows, self._states[-1])
+        given = self._program.needed(position, kept)
+        if len(given) >= self._program.slots:
+            why = "nothing is dropped" if self._policy is None else "its windows and what the policy keeps are more"
+            raise ValueError(f"the program holds {self._program.slots} tokens, and {why}")
+        rows = [[past[p] for p in given] for past in self._history]
+        logits, new, states = self._program.step(token, position, kept, given, rows, self._states[-1])
         self._states.append(states)
         for past, row in zip(self._history, new, strict=True):
             past.append(row)
@@ -111,6 +116,18 @@ class FixedReference:
         if policy is None:
             return list(range(position))
         return [p for p in range(position) if p < policy.sink or p > position - policy.recent]
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What an attention does to its logits of its own: how many of the last tokens it sees, and its bias.
+
+    ``window`` is None where it sees all; ``slope`` is what the bias grows by from a key to the next, in the logits'
+    shape with one key.
+    """
+
+    window: int | None
+    slope: Tensor
 
 
 class _Program:
@@ -141,42 +158,57 @@ class _Program:
             if len(extents) != 1:
                 raise AttributionError(f"attention over the caches sees {sorted(extents)} entries: not one number")
             (self.slots,) = extents
+            self._own = self._read_own()
             self._check()
+
+    def needed(self, position: int, kept: Sequence[int]) -> list[int]:
+        """The past positions that a step reads: those that are kept, where an attention sees them, and windows."""
+        windows = [own.window for own in self._own.values()]
+        found = set(kept) if None in windows else set()
+        for window in windows:
+            if window is not None:
+                found |= set(range(max(position - window + 1, 0), position))
+        return sorted(found)
 
     def step(
         self,
         token: int,
         position: int,
         kept: Sequence[int],
+        given: Sequence[int],
         rows: Sequence[Sequence[Tensor]],
         states: Sequence[Tensor],
     ) -> tuple[NDArray[np.float32], list[Tensor], list[Tensor]]:
         """The logits [V] of a token, its own row of each cache, and the states after it.
 
-        ``rows`` of positions ``kept`` are cached, and ``states`` are those before it.
+        ``rows`` of positions ``given`` are cached, and ``states`` are those before it. An attention without a window of
+        its own sees those that are ``kept``.
         """
-        count = len(kept)
-        # what the program masks of its own is not to count, only where it writes
+        count = len(given)
+        # away from their own places, the rows are the latest of a full cache to the program's own masks and writes
         place: int | None = self._full
-        if self._indexed:
-            natural = position < self._length
-            into = list(kept) if natural else list(range(count))
-            newest = position if natural else count
-            place = None if natural else newest
-            seen = [*into, newest]
-        else:
-            into = list(range(self._length - count, self._length))
-            newest = -1
-            seen = list(range(self.slots - 1 - count, self.slots))
+        newest, seen = -1, list(range(self.slots - 1 - count, self.slots))
+        into = list(range(self._length - count, self._length))
+        if self._indexed and position < self._length:
+            into, newest, place = list(given), position, None
+            seen = [*given, position]
+        elif self._indexed:
+            into = seen[:-1]
         caches = []
         for i, (_, _, axis) in enumerate(self._decoder.inputs.caches):
             cache = torch.zeros_like(self._decoder.cache(i, self._length))
             for index, row in zip(into, rows[i], strict=True):
                 cache.select(axis, index).copy_(row)
             caches.append(cache)
-        hidden = torch.ones(self.slots, dtype=torch.bool)
-        hidden[seen] = False
-        results = self._run(token, position, caches, hidden, place, states)
+        held = dict(zip(seen, (*given, position), strict=True))
+        off = torch.zeros(self.slots)
+        for index, past in held.items():
+            off[index] = (past - position) - (index - seen[-1])
+        hidden: dict[Node, Tensor] = {}
+        for node, own in self._own.items():
+            shown = kept if own.window is None else range(position - own.window + 1, position)
+            hidden[node] = torch.tensor([held.get(i) not in (*shown, position) for i in range(self.slots)])
+        results = self._run(token, position, caches, hidden, place, off, states)
         grown = zip(self._decoder.inputs.caches, self._decoder.caches(results), strict=True)
         new = [cache.select(axis, newest).clone() for (_, _, axis), cache in grown]
         return self._decoder.logits(results), new, self._decoder.states(results)
@@ -186,13 +218,15 @@ class _Program:
         token: int,
         position: int,
         caches: Sequence[Tensor],
-        hidden: Tensor,
+        hidden: Mapping[Node, Tensor],
         place: int | None,
+        off: Tensor | None = None,
         states: Sequence[Tensor] | None = None,
     ) -> Sequence[Tensor]:
         with torch.no_grad():
             arguments = self._decoder.arguments([token], position, caches, states)
-            results: Sequence[Tensor] = _Runner(self, hidden, place).run(*arguments, enable_io_processing=False)
+            runner = _Runner(self, hidden, place, off)
+            results: Sequence[Tensor] = runner.run(*arguments, enable_io_processing=False)
         return results
 
     def _record(self, caches: Sequence[Tensor], position: int) -> tuple[Sequence[Tensor], dict[Node, Any]]:
@@ -258,12 +292,13 @@ class _Program:
         return found
 
     def _find(self, base: Sequence[Tensor], values: dict[Node, Any]) -> dict[Node, int]:
-        """The softmaxes over the caches, with the number of entries each sees.
+        """The softmaxes over the caches, with the number of entries each sees, a sink left out.
 
-        Two entries of the caches are changed in turn, and everything else is held: a value that has the caches' axis
-        changes in two places that do not meet.
+        Two late entries of the caches are changed in turn, and everything else is held: a value that has the caches'
+        axis changes in two places that do not meet.
         """
-        entries = (1, self._length - 2)
+        last = self._length - 1 - self._indexed
+        entries = (last - 1, last)
         changed: list[dict[Node, Any]] = []
         for entry in entries:
             start: dict[Node, Any] = {}
@@ -287,15 +322,14 @@ class _Program:
                     seen.append(op(*args, **kwargs))
             if op is FUSED or op in SOFTMAX:
                 bound = bind(op, node.args, node.kwargs)
-                before = (
-                    fused_logits({k: map_arg(v, values.__getitem__) for k, v in bound.items()})
-                    if op is FUSED
-                    else values[bound["self"]]
-                )
-                dim = before.ndim - 1 if op is FUSED else bound["dim"] % before.ndim
+                before, dim = _logits(node, values)
                 hits = [(after != before).movedim(dim, 0).flatten(1).any(1).nonzero().flatten() for after in seen]
                 if all(len(hit) == 1 for hit in hits) and int(hits[1] - hits[0]) == entries[1] - entries[0]:
-                    found[node] = before.shape[dim]
+                    # joined behind a past that is cut after it, the entries stand where they stood
+                    longer = not self._indexed and int(hits[0]) == entries[0]
+                    found[node] = self._length + longer
+                    if before.shape[dim] - found[node] not in (0, 1):
+                        raise AttributionError(f"'{node.name}' goes over more than the caches' entries and a sink")
                     self._at_caches.add(node)
                 continue
             self._at_caches.add(node)
@@ -309,13 +343,39 @@ class _Program:
             raise AttributionError("no attention of the program reads its caches")
         return found
 
+    def _read_own(self) -> dict[Node, _Own]:
+        """What each attention hides and adds of its own, seen where the keys of all entries are zero."""
+        empty = [torch.zeros_like(cache) for cache in self._random(0)]
+        runs = [self._record(empty, self._full - back)[1] for back in (0, 1)]
+        found = {}
+        for node in self._attentions:
+            # the newest entry alone has a key; a step before it stands one index before where it is written there
+            lines, earlier = (
+                logits.movedim(dim, -1)[..., : self.slots - 1 - back * self._indexed].float()
+                for back, values in enumerate(runs)
+                for logits, dim in [_logits(node, values)]
+            )
+            seen = lines > MASKED
+            count, other = (1 + int((x > MASKED).flatten(0, -2)[0].sum()) for x in (lines, earlier))
+            window = None if count == self.slots else count
+            if not torch.equal(seen, (torch.arange(self.slots - 1) >= self.slots - count).expand_as(seen)):
+                raise AttributionError(f"the mask at '{node.name}' hides other entries than those before a window")
+            if window is not None and other != count:
+                raise AttributionError(f"the mask at '{node.name}' is no window: a step before, another number is seen")
+            tail = lines[..., self.slots - count :]
+            slope = (tail[..., -1:] - tail[..., :1]) / max(count - 2, 1) if count > 1 else torch.zeros(1)
+            if count > 1 and not torch.allclose(tail, tail[..., :1] + slope * torch.arange(count - 1), atol=1e-4):
+                raise AttributionError(f"the bias at '{node.name}' is not linear along the keys")
+            _, dim = _logits(node, runs[0])
+            found[node] = _Own(window, slope.movedim(-1, dim) if count > 1 else slope)
+        return found
+
     def _check(self) -> None:
         """Masking an entry at the softmaxes must hide all that the caches hold there, and show all others."""
         position = self._full
-        hidden = torch.zeros(self.slots, dtype=torch.bool)
-        hidden[self.slots // 2] = True
+        hidden = dict.fromkeys(self._own, torch.arange(self.slots) == self.slots - 2)
         # the same token before and behind the shift
-        entry = self.slots // 2 + (0 if self._indexed else self._length - self.slots + 1)
+        entry = self.slots - 2 + (0 if self._indexed else self._length - self.slots + 1)
         base = self._random(0)
         runs = []
         for at in (entry, entry - 1):
@@ -353,15 +413,20 @@ class _Program:
         """Whether a node is a softmax over the caches."""
         return node in self._attentions
 
+    def slope(self, node: Node) -> Tensor:
+        """What the bias of an attention grows by from a key to the next."""
+        return self._own[node].slope
+
 
 class _Runner(Interpreter):
     """Runs the graph with entries masked, and with what happens at the caches as at the position ``place``."""
 
-    def __init__(self, program: _Program, hidden: Tensor, place: int | None) -> None:
+    def __init__(self, program: _Program, hidden: Mapping[Node, Tensor], place: int | None, off: Tensor | None) -> None:
         super().__init__(program.module, garbage_collect_values=False)
         self._program = program
         self._hidden = hidden
         self._place = place
+        self._off = off
         self._moved: dict[Node, Any] = {}
 
     def run_node(self, n: Node) -> Any:
@@ -372,16 +437,47 @@ class _Runner(Interpreter):
         if not self._program.attends(n):
             return op(*args, **kwargs)
         bound = bind(op, args, kwargs)
-        return masked(op, bound, lambda shape: self._along(op, bound, shape))
+        dim = -1 if op is FUSED else bound["dim"]
+        slope, off = self._program.slope(n), self._off
+        if off is not None and bool(off.any()) and bool(slope.any()):
+            bound = _added(op, bound, lambda shape: slope * _along(off, dim, shape))
+        return masked(op, bound, lambda shape: _along(self._hidden[n], dim, shape).expand(list(shape)))
 
     def _value(self, user: Node, node: Node) -> Any:
         if self._place is None or not self._program.is_at_caches(user):
             return self.env[node]
         return self._program.moved(node, self.env, self._moved, self._place)
 
-    def _along(self, op: Any, bound: dict[str, Any], shape: Sequence[int]) -> Tensor:
-        dim = len(shape) - 1 if op is FUSED else bound["dim"] % len(shape)
-        return self._hidden.view([-1 if axis == dim else 1 for axis in range(len(shape))]).expand(list(shape))
+
+def _along(values: Tensor, dim: int, shape: Sequence[int]) -> Tensor:
+    """``values`` of each entry along a dimension of logits of a shape, zero for a sink behind them."""
+    dim %= len(shape)
+    padded = torch.nn.functional.pad(values, (0, shape[dim] - len(values)))
+    return padded.view([-1 if axis == dim else 1 for axis in range(len(shape))])
+
+
+def _added(op: Any, bound: dict[str, Any], more: Callable[[Sequence[int]], Tensor]) -> dict[str, Any]:
+    """An attention's arguments with something added to its logits; ``more`` gives it for logits of a shape."""
+    if op is not FUSED:
+        given = bound["self"]
+        return bound | {"self": given + more(given.shape).to(given.dtype)}
+    query, mask = bound["query"], bound.get("attn_mask")
+    added = more((*query.shape[:-1], bound["key"].shape[-2])).to(query.dtype)
+    if mask is None:
+        mask = torch.zeros(())
+    elif mask.dtype is torch.bool:
+        mask = torch.where(mask, 0.0, -math.inf)
+    return bound | {"attn_mask": mask.to(query.dtype) + added}
+
+
+def _logits(node: Node, values: Mapping[Node, Any]) -> tuple[Tensor, int]:
+    """The logits of an attention, as they go into its softmax, and their dimension of keys."""
+    bound = bind(node.target, node.args, node.kwargs)
+    if node.target is FUSED:
+        logits = fused_logits({name: map_arg(value, values.__getitem__) for name, value in bound.items()})
+        return logits, logits.ndim - 1
+    given: Tensor = values[bound["self"]]
+    return given, bound["dim"] % given.ndim
 
 
 def _sources(node: Node) -> list[Node]:

@@ -306,6 +306,25 @@ class Window(nn.Module):
         return (key <= places.view(-1, 1, 1, 1)) & (key > places.view(-1, 1, 1, 1) - 5)
 
 
+class HeldWindow(nn.Module):
+    """The last five tokens of a ring, by the position of the latest that was written at an index."""
+
+    def forward(self, length: int, places: Tensor) -> Tensor:
+        """As ``UpTo``."""
+        newest = places.view(-1, 1, 1, 1)
+        age = (newest - torch.arange(length)) % length
+        return (newest - age >= 0) & (age < 5)
+
+
+class LatestWindow(nn.Module):
+    """The last five entries, as many as there are tokens."""
+
+    def forward(self, length: int, places: Tensor) -> Tensor:
+        """As ``UpTo``."""
+        age = length - 1 - torch.arange(length)
+        return (age <= places.view(-1, 1, 1, 1)) & (age < 5)
+
+
 class ByPlace(nn.Module):
     """The position as the program takes it."""
 
@@ -335,12 +354,41 @@ class ByLength(nn.Module):
         return torch.full((1, 1), cache.shape[2])
 
 
+class Softmax(nn.Module):
+    """Weights of the keys alone."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """[B, H, 1, T] -> as much."""
+        return scores.softmax(-1)
+
+
+class WithSinks(nn.Module):
+    """Joins a logit for each head behind those of the keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sinks", torch.tensor([0.5, -1.0, 2.0, 0.0]))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """As ``Softmax``."""
+        sinks = self.sinks.view(1, 4, 1, 1).expand(scores.shape[0], -1, -1, -1)
+        return torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
+
+
 class LogLength(nn.Module):
     """Scales the logits by a number made of the cache's length."""
 
     def forward(self, scores: Tensor) -> Tensor:
         """[B, H, 1, T]."""
         return scores * torch.tensor(float(scores.shape[-1])).log() * 8**-0.5
+
+
+class Sloped(nn.Module):
+    """Adds what grows linearly along the keys, at another rate for each head."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """[B, H, 1, T]."""
+        return scores * 8**-0.5 + torch.arange(scores.shape[3]) * torch.tensor([0.5, 0.2, 0.1, 0.03]).view(4, 1, 1)
 
 
 class Kept(nn.Module):
@@ -352,6 +400,7 @@ class Kept(nn.Module):
         visible: type[nn.Module] = UpTo,
         turn: type[nn.Module] = ByPlace,
         scale: type[nn.Module] = PerWidth,
+        weigh: type[nn.Module] = Softmax,
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(61, 32)
@@ -359,7 +408,7 @@ class Kept(nn.Module):
         self.qkv = nn.ModuleList(nn.Linear(32, 96, bias=False) for _ in range(2))
         self.project = nn.ModuleList(nn.Linear(32, 32, bias=False) for _ in range(2))
         self.takes = nn.ModuleList(takes[i % len(takes)]() for i in range(4))
-        self.visible, self.turn, self.scale = visible(), turn(), scale()
+        self.visible, self.turn, self.scale, self.weigh = visible(), turn(), scale(), weigh()
 
     def forward(self, ids: Tensor, places: Tensor, caches: list[tuple[Tensor, Tensor]]) -> Any:
         """ids [B, 1], places; caches of [B, 4, T, 8] -> logits [B, 1, 61], caches."""
@@ -373,7 +422,7 @@ class Kept(nn.Module):
             after.append((kept_k, kept_v))
             scores = self.scale(q @ k.transpose(2, 3))
             scores = scores.masked_fill(~self.visible(k.shape[2], places), float("-inf"))
-            x = x + project((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+            x = x + project((self.weigh(scores) @ v).transpose(1, 2).flatten(2))
         return x @ self.embed.weight.t(), after
 
 
@@ -463,6 +512,24 @@ FIXED = (
 )
 
 
+OTHERWISE = (
+    (
+        Fixed("ring-window", WrappedRows, {"visible": HeldWindow}),
+        Fixed("shifted-window", SliceAndJoin, {"visible": LatestWindow}),
+        Fixed("window", Scatter, {"visible": Window}),
+    ),
+    (
+        Fixed("sloped", Scatter, {"scale": Sloped}),
+        Fixed("shifted-sloped", SliceAndJoin, {"scale": Sloped, "visible": Latest}),
+    ),
+    (
+        Fixed("behind-sinks", Behind, {"weigh": WithSinks}, slots=LENGTH + 1),
+        Fixed("sinks", Scatter, {"weigh": WithSinks}),
+    ),
+)
+"""Decoders whose attention has a window, a bias along the keys or sinks; those of a group have one oracle."""
+
+
 @dataclass(frozen=True)
 class RefusedFixed:
     """A decoder that must be refused.
@@ -489,9 +556,8 @@ REFUSED_FIXED = (
     RefusedFixed(Fixed("late", Late, places=(1,)), "neither behind the past ones nor at the index", Late.forward),
     RefusedFixed(Fixed("first-rows", FirstRows), "nor at the index of each row's position", FirstRows.forward),
     RefusedFixed(Fixed("beside-old", BesideOld, places=(1,)), "reads the cache .* as it was before", BesideOld.forward),
-    RefusedFixed(Fixed("newest-hidden", Scatter, {"visible": Before}), "does not see key 0", Kept.forward),
-    RefusedFixed(Fixed("window", Scatter, {"visible": Window}), "does not see key 0", Kept.forward),
-    RefusedFixed(Fixed("stale-seen", Scatter, {"visible": Everything}), "sees key 1", Kept.forward),
+    RefusedFixed(Fixed("newest-hidden", Scatter, {"visible": Before}), "does not see key 0", Softmax.forward),
+    RefusedFixed(Fixed("stale-seen", Scatter, {"visible": Everything}), "sees key 1", Softmax.forward),
     RefusedFixed(Fixed("by-length", Behind, {"turn": ByLength}), "takes the number 14", Kept.forward),
     RefusedFixed(Fixed("log-length", Behind, {"scale": LogLength}), "may have been made of that length", Kept.forward),
 )

@@ -72,7 +72,8 @@ def read_masks(
         hidden |= table[0]
         if bool((bias != 0).any()):
             biases.append((mask, _by_query_and_key(bias, mask, key, query, axes)[0], others))
-    first, vacant = 0, ()
+    first = 0
+    vacant: tuple[int, ...] = ()
     if held is not None:
         vacant = tuple(int(index) for index in (~hidden.all(0) & (held < 0)).nonzero())
         column = held.argsort()[int((held < 0).sum()) :]

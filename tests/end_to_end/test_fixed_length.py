@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from compiled import Stepwise, assert_equals_oracle, tiny_llama
-from fixed_decoders import FIXED, REFUSED_FIXED, Fixed, IndexCopy, buffered
+from fixed_decoders import FIXED, OTHERWISE, REFUSED_FIXED, Fixed, IndexCopy, buffered
 from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 
 import snapcc
@@ -16,6 +16,7 @@ from snapcc import cli
 from snapcc.arguments import UsageError
 from snapcc.artifact import load as load_artifact
 from snapcc.compiler.diagnostics import Refusal
+from snapcc.compiler.dialect.policy import Policy
 from snapcc.frontend import load_model
 from snapcc.oracle import oracle
 from snapcc.runtime.generation import Row
@@ -48,6 +49,16 @@ def test_every_spelling_equals_its_oracle_and_the_first(decoder: Fixed, first: l
     for row, one in zip(_run(decoder, tmp_path), first, strict=True):
         assert row.tokens == one.tokens
         assert np.abs(np.subtract(row.logits, one.logits)).max() < 1e-5
+
+
+@pytest.mark.parametrize("group", OTHERWISE, ids=lambda group: group[0].name)
+def test_windows_biases_and_sinks_equal_the_oracle(group: tuple[Fixed, ...], tmp_path: Path) -> None:
+    rows = _run(group[0], tmp_path)
+    plain = FixedReference(FIXED[0].program(), FIXED[0].inputs, Policy(2, 8, 5, 4))
+    assert not any(compare(row, plain, "f32").holds for row in rows), "nobody would notice"
+    for other in group[1:]:
+        one = FixedReference(other.program(), other.inputs, Policy(2, 8, 4, 4))
+        assert all(compare(row, one, "f32").holds for row in rows), other.name
 
 
 def test_caches_and_a_counter_in_buffers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

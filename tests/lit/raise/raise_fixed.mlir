@@ -61,6 +61,23 @@ func.func @scatter(%past: !torch.vtensor<[2,4,4],f32> {kv.name = "k", kv.role = 
 
 // -----
 
+// A ring: written at the position modulo the length.
+
+// CHECK-LABEL: func.func @ring(
+// CHECK-SAME: {kv.name = "k", kv.order = "wrapped", kv.role = "cache"}
+// CHECK: torch.prim.ListConstruct %arg0, %arg2
+func.func @ring(%past: !torch.vtensor<[2,4,4],f32> {kv.name = "k", kv.role = "cache"}, %p: !torch.vtensor<[1],si64> {kv.name = "p", kv.role = "positions"}, %new: !torch.vtensor<[2,1,4],f32> {kv.name = "x", kv.role = "other"}) -> (!torch.vtensor<[2,4,4],f32> {kv.name = "k"}) {
+  %int4 = torch.constant.int 4
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %place = torch.aten.remainder.Scalar %p, %int4 : !torch.vtensor<[1],si64>, !torch.int -> !torch.vtensor<[1],si64>
+  %index = torch.prim.ListConstruct %none, %place : (!torch.none, !torch.vtensor<[1],si64>) -> !torch.list<optional<vtensor>>
+  %grown = torch.aten.index_put %past, %index, %new, %false : !torch.vtensor<[2,4,4],f32>, !torch.list<optional<vtensor>>, !torch.vtensor<[2,1,4],f32>, !torch.bool -> !torch.vtensor<[2,4,4],f32>
+  return %grown : !torch.vtensor<[2,4,4],f32>
+}
+
+// -----
+
 // A cache that grows is left to kv-raise-append.
 
 // CHECK-LABEL: func.func @grows(
