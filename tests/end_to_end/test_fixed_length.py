@@ -55,7 +55,7 @@ def test_every_spelling_equals_its_oracle_and_the_first(decoder: Fixed, first: l
 def test_windows_biases_and_sinks_equal_the_oracle(group: tuple[Fixed, ...], tmp_path: Path) -> None:
     rows = _run(group[0], tmp_path)
     plain = FixedReference(FIXED[0].program(), FIXED[0].inputs, Policy(2, 8, 5, 4))
-    assert not any(compare(row, plain, "f32").holds for row in rows), "nobody would notice"
+    assert not compare(rows[-1], plain, "f32").holds, "it would not be noticed"
     for other in group[1:]:
         one = FixedReference(other.program(), other.inputs, Policy(2, 8, 4, 4))
         assert all(compare(row, one, "f32").holds for row in rows), other.name
