@@ -226,24 +226,24 @@ class _Raising:
         ours = {cache.name for cache in self._caches}
         reads: dict[ir.Value, _Read] = {}
         fresh: set[ir.Value] = set()
+        by_argument = {cache.argument: cache for cache in self._caches}
+        returned = terminator(self._function)
         for op in self._operations():
             if op.results and op.results[0] in self._touched:
                 continue
-            is_return = op == terminator(self._function)
+            is_return = op == returned
             for index, value in enumerate(op.operands if is_return else tensor_operands(op)):
                 if value not in self._touched or (is_return and self._returned[index].get("kv.name") in ours):
                     continue
                 if op.name == "torch.prim.ListConstruct":  # judged where the list is used
                     continue
-                found = [cache for cache in self._caches if self._holds(value, cache)]
+                sources = dict.fromkeys(box.source for box in self._regions.of(value))
+                found = [by_argument[source] for source in sources if source in by_argument]
                 if not found:
                     fresh.add(value)
                 elif value not in reads:
                     reads[value] = self._read(value, found, op)
         return [reads[value] for value in self._touched if value in reads], [v for v in self._touched if v in fresh]
-
-    def _holds(self, value: ir.Value, cache: _Cache) -> bool:
-        return any(box.source == cache.argument for box in self._regions.of(value))
 
     def _read(self, value: ir.Value, found: Sequence[_Cache], user: ir.Operation) -> _Read:
         maker = self._put_together(value)

@@ -46,9 +46,12 @@ class RaiseRepeat:
     def run(self, module: ir.Operation) -> None:
         """Rewrites the module."""
         for function in functions(module).values():
+            lookups = [view.operation for view in body(function).operations if _place(view.operation) is not None]
+            if not lookups:
+                continue
             axes, evaluator = Axes(function), Evaluator({}, self.weights)
-            for op in [view.operation for view in body(function).operations]:
-                if _place(op) is not None and _along_another(op, axes):
+            for op in lookups:
+                if _along_another(op, axes):
                     _rewrite(op, evaluator)
             erase_dead(function)
 
