@@ -49,8 +49,8 @@ def main() -> int:
         result = measured(name, options.limit)
         print(f" {result.outcome}, {time.monotonic() - start:.0f} s {result.message}", flush=True)
     results = [result for name in every if (result := read(name)) is not None]
-    PAGE.write_text(page(results))
-    print(*summary(results), sep="\n")
+    PAGE.write_text(page(results, ENTRIES))
+    print(*summary(results, ENTRIES), sep="\n")
     return 0
 
 

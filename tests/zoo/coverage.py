@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -52,28 +52,33 @@ What becomes of transformers' causal language models, each tiny and random, from
 """
 
 
-def page(results: Sequence[Result]) -> str:
-    """Everything as Markdown."""
+def page(results: Sequence[Result], entries: Mapping[str, Sequence[str]]) -> str:
+    """Everything as Markdown; ``entries`` are the names of each group."""
+    measured = {result.name for result in results}
+    missing = [f"`{name}`" for group in entries.values() for name in group if name not in measured]
     rows = [
         "| entry | group | attention | result | differs by | why |",
         "|---|---|---|---|---|---|",
         *(_row(result) for result in results),
     ]
-    return "\n".join([HEAD, *summary(results), "", *rows]) + "\n"
+    notes = [f"Not measured yet: {', '.join(missing)}.", ""] if missing else []
+    return "\n".join([HEAD, *summary(results, entries), "", *notes, *rows]) + "\n"
 
 
-def summary(results: Sequence[Result]) -> list[str]:
+def summary(results: Sequence[Result], entries: Mapping[str, Sequence[str]]) -> list[str]:
     """A table of how many there are of each outcome, a line per group."""
     lines = [
-        "| group | entries | torch.export takes | agree | of these | refused | fault |",
-        "|---|---|---|---|---|---|---|",
+        "| group | entries | measured | torch.export takes | agree | of these | refused | fault |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for group in dict.fromkeys(result.group for result in results):
+    for group, names in entries.items():
         own = [result for result in results if result.group == group]
         taken = sum(result.exported for result in own)
-        agree, refused, fault = (sum(r.outcome == outcome and r.exported for r in own) for outcome in OUTCOMES)
-        share = f"{agree / taken:.0%}" if taken else ""
-        lines.append(f"| {group} | {len(own)} | {taken} | {agree} | {share} | {refused} | {fault} |")
+        counts = [sum(r.outcome == outcome and r.exported for r in own) for outcome in OUTCOMES]
+        share = f"{counts[0] / taken:.0%}" if taken else ""
+        lines.append(
+            f"| {group} | {len(names)} | {len(own)} | {taken} | {counts[0]} | {share} | {counts[1]} | {counts[2]} |"
+        )
     return lines
 
 
