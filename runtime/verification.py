@@ -30,6 +30,10 @@ ROUNDING = 2.0
 """In bf16 and f16: how many times the distance between the reference in that type and in f32 a logit may lie from the
 former, the largest distance of the row's steps; at least ``TOLERANCE``."""
 
+UNIT = {"f32": 0.0, "f16": 2.0**-10, "bf16": 2.0**-7}
+"""By the weights' type, the unit in the last place of 1: what rounding does to a step is never taken for less than that
+of its largest logit."""
+
 NEAR = {"f32": 1e-5, "f16": 2.0**-8, "bf16": 2.0**-5}
 """By the weights' type, the relative gap at a selection's boundary below which rounding may decide which of the two
 candidates is kept. Scores are sums of exponentials, so that an error of a logit is a relative error of a score: about
@@ -110,7 +114,7 @@ def compare(
     if dtype != "f32" and wide is None:
         raise ValueError(f"a comparison in {dtype} needs the reference in f32 too")
     exact = None if wide is None or dtype == "f32" else _follow(row, wide)
-    return _judge(row, _follow(row, oracle, each), exact)
+    return _judge(row, _follow(row, oracle, each), exact, UNIT[dtype])
 
 
 def compare_at_ties(row: Row, oracle: Choosing, dtype: str, wide: Choosing | None = None) -> Comparison:
@@ -134,7 +138,7 @@ def compare_at_ties(row: Row, oracle: Choosing, dtype: str, wide: Choosing | Non
     for boundary in near:
         oracle.rewind([*taken, boundary])
         others = [first, *(oracle.decode(token) for token in row.tokens[: len(row.logits) - 1])]
-        tried = _judge(row, others, exact)
+        tried = _judge(row, others, exact, UNIT[dtype])
         if tried.difference < best.difference:
             best, taken = tried, [*taken, boundary]
         if best.holds:
@@ -151,7 +155,9 @@ def _follow(row: Row, oracle: Oracle, each: Callable[[int], None] = lambda step:
     return followed
 
 
-def _judge(row: Row, right: Sequence[NDArray[np.float32]], exact: Sequence[NDArray[np.float32]] | None) -> Comparison:
+def _judge(
+    row: Row, right: Sequence[NDArray[np.float32]], exact: Sequence[NDArray[np.float32]] | None, unit: float
+) -> Comparison:
     """A row's logits beside the reference's, and beside those of its f32 form in a narrow type."""
     pairs = list(zip(row.logits, right, strict=True))
     differences = [float(np.abs(logits - wanted).max()) for logits, wanted in pairs]
@@ -161,7 +167,7 @@ def _judge(row: Row, right: Sequence[NDArray[np.float32]], exact: Sequence[NDArr
     rounding = 0.0
     if exact is not None:
         rounding = max((float(np.abs(w - e).max()) for w, e in zip(right, exact, strict=True)), default=0.0)
-    allowed = [max(TOLERANCE * max(1.0, bound), ROUNDING * rounding) for bound in largest]
+    allowed = [max(TOLERANCE * max(1.0, bound), ROUNDING * max(rounding, unit * bound)) for bound in largest]
     # written so that a NaN is outside
     within = [d <= a for d, a in zip(differences, allowed, strict=True)]
     chosen = agrees if exact is None else [m <= a for m, a in zip(missing, allowed, strict=True)]

@@ -74,13 +74,13 @@ def cache_ops(program: ExportedProgram, folder: Path) -> list[tuple[str, str]]:
     return [(name, attributes) for name, attributes in found if name != "kv.parameter"]
 
 
-def assert_near(artifact: Path, dtype: torch.dtype, prompts: list[list[int]], new_tokens: int) -> None:
-    """Every row's logits lie within two units in the last place of the oracle's largest, in a narrow type."""
+def assert_near(artifact: Path, prompts: list[list[int]], new_tokens: int) -> None:
+    """Every row's logits are the oracle's in a narrow type, as ``snapcc verify`` judges it."""
     program = load_artifact(artifact)
     right, wide = oracle(program), oracle(program, wide=True)
     for row in generate(snapcc.load(artifact), prompts, new_tokens):
         found = compare_at_ties(row, right, program.manifest.dtype, wide)
-        assert found.difference <= 2 * torch.finfo(dtype).eps * found.largest, found
+        assert found.holds, found
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +285,7 @@ def test_masks_of_any_rank_and_type_in_f16(tmp_path: Path) -> None:
     torch.export.save(program, tmp_path / "model.pt2")
     options = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "prompts": (20,), "extends": (), "batch": 2}
     artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", target="host", **options)
-    assert_near(artifact, torch.float16, prompts_of((5, 19), WORDS), 10)
+    assert_near(artifact, prompts_of((5, 19), WORDS), 10)
 
 
 def test_a_write_into_a_cache_of_symbolic_rows_in_bf16(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_write_into_a_cache_of_symbolic_rows_in_bf16(tmp_path: Path) -> None:
     program = Layer.program(8, 128, 32, write, torch.tensor([3, 5]), torch.bfloat16)
     torch.export.save(program, tmp_path / "model.pt2")
     artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", batch=2, target="host")
-    assert_near(artifact, torch.bfloat16, prompts_of((3, 30), WORDS), 10)
+    assert_near(artifact, prompts_of((3, 30), WORDS), 10)
 
 
 @pytest.mark.parametrize("off", [-1, 0, 1])
