@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn, get_args
+from typing import get_args
 
 from snapcc.compiler.dialect.policy import PoolKind, Score
 from snapcc.runtime.iree_compile import Device
 
+from . import interrupts
 from .arguments import Parser, UsageError
 from .completion import SHELLS, script
 from .errors import TRACEBACK, report
@@ -53,9 +52,7 @@ def entry() -> int:
 
 
 def _interruptible(given: Sequence[str]) -> int:
-    # so that what is half written goes when a process manager ends the command
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    interrupts.take()
     return main(given)
 
 
@@ -74,15 +71,11 @@ def main(given: Sequence[str]) -> int:
         print("error: interrupted", file=sys.stderr)
         return 1
     except Exception as error:
-        report(error)
+        if interrupts.came():
+            print("error: interrupted", file=sys.stderr)
+        else:
+            report(error)
         return 1
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    # a second one, as where a terminal and the parent both send it, would cut the clearing up short
-    for other in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(other, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _with_command(arguments: list[str]) -> list[str]:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import versions
+from . import interrupts, versions
 
 INPUT = "input.mlir"
 INPUT_PROGRAM = "input.pt2"
@@ -127,6 +127,8 @@ def on_failure(reproducer: Reproducer, expected: tuple[type[Exception], ...] = (
         except expected:
             raise
         except Exception as error:
+            if interrupts.came():
+                raise KeyboardInterrupt from error
             error.add_note(reproducer.keep("".join(traceback.format_exception(error))))
             raise
 

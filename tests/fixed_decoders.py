@@ -559,5 +559,7 @@ REFUSED_FIXED = (
     RefusedFixed(Fixed("newest-hidden", Scatter, {"visible": Before}), "does not see key 0", Softmax.forward),
     RefusedFixed(Fixed("stale-seen", Scatter, {"visible": Everything}), "sees key 1", Softmax.forward),
     RefusedFixed(Fixed("by-length", Behind, {"turn": ByLength}), "takes the number 14", Kept.forward),
-    RefusedFixed(Fixed("log-length", Behind, {"scale": LogLength}), "may have been made of that length", Kept.forward),
+    RefusedFixed(
+        Fixed("log-length", Behind, {"scale": LogLength}), "may have been made of that length", Softmax.forward
+    ),
 )

@@ -15,7 +15,8 @@ from snapcc.compiler.dialect.policy import Policy
 from snapcc.runtime.reference import Reference
 from snapcc.runtime.verification import compare
 
-OPTIONS = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3, "prompts": (24,), "target": "host"}
+SIZES = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3}
+OPTIONS = SIZES | {"prompts": (24,), "extends": (), "target": "host"}
 
 
 @pytest.mark.parametrize("decoder", SPELLINGS, ids=lambda d: d.name)

@@ -14,7 +14,8 @@ from transformers.integrations.executorch import register_dynamic_cache_export_s
 import snapcc
 from snapcc.frontend import FrontendError, load_model
 
-OPTIONS = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3, "prompts": (24,), "target": "host"}
+SIZES = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3}
+OPTIONS = SIZES | {"prompts": (24,), "extends": (), "target": "host"}
 
 
 def save(folder: Path, explicit: bool) -> Path:
@@ -45,7 +46,7 @@ def test_equals_the_oracle(explicit: bool, tmp_path: Path) -> None:
 
 
 def test_a_container_that_nothing_has_registered_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = SPELLINGS[4]
+    decoder = next(d for d in SPELLINGS if d.name == "scroll")
     torch.export.save(decoder.program(), tmp_path / "model.pt2")
     monkeypatch.delitem(pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE, "spellings.Page")
     with pytest.raises(FrontendError, match=r"takes or returns a spellings\.Page, a container that is not registered"):

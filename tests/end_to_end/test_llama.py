@@ -16,15 +16,12 @@ from snapcc.runtime.generation import generate
 # below S, below S + R, S + R itself, one selected, all selected, several wraps of the ring
 GROUPS = ((1, 5, 10), (11, 14, 16), (20, 40, 48))
 SMALL = {"sink": 2, "recent": 8, "topk": 4, "window": 4}
+# no pooling, a window of 1, no sinks and nothing selected are presets' own, below
 CASES: dict[str, dict[str, Any]] = {
     "small": SMALL | {"batch": 3},
     "wide": {"sink": 3, "recent": 7, "topk": 11, "window": 5, "batch": 4},
     "score-all": SMALL | {"score": "all", "batch": 3},
     "pool-max-7": SMALL | {"pool": "max", "pool_size": 7, "batch": 3},
-    "pool-none": SMALL | {"pool": "none", "batch": 3},
-    "nothing-selected": SMALL | {"topk": 0, "batch": 3},
-    "no-sinks": SMALL | {"sink": 0, "batch": 3},
-    "window-1": SMALL | {"window": 1, "batch": 3},
 }
 
 
@@ -87,7 +84,7 @@ def test_equals_the_unmodified_model_where_everything_fits(tmp_path: Path) -> No
         assert np.abs(np.stack(row.logits) - right).max() <= TOLERANCE * max(1.0, float(np.abs(right).max()))
 
 
-@pytest.mark.parametrize(("dtype", "saved"), [("bf16", torch.bfloat16), ("f16", torch.float16), ("f16", None)])
+@pytest.mark.parametrize(("dtype", "saved"), [("bf16", torch.bfloat16), ("f16", None)])
 def test_narrow_types_agree_within_their_rounding(dtype: str, saved: torch.dtype | None, tmp_path: Path) -> None:
     """A checkpoint of the type, and one in f32 compiled with --dtype."""
     from snapcc.oracle import oracle

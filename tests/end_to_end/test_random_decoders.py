@@ -17,7 +17,7 @@ FULL = os.environ.get("SNAPCC_FUZZ")
 
 # a compilation takes seconds: a failure is shown as it was drawn, not made smaller
 @settings(
-    max_examples=int(FULL or 3),
+    max_examples=int(FULL or 2),
     derandomize=not FULL,
     database=None,
     deadline=None,
