@@ -15,6 +15,7 @@ import torch
 from lowered import parse, tensor
 from torch_mlir import ir
 
+from snapcc.build import DATA_TILING, DECODE_FLAGS
 from snapcc.compiler.dialect.locations import source_line
 from snapcc.compiler.passes import manager
 from snapcc.compiler.passes.lower_attention import LowerAttention
@@ -23,8 +24,8 @@ from snapcc.runtime.schedule import not_in_place
 
 FLAGS = {
     "default": (),
-    "O3": ("--iree-opt-level=O3",),
-    "O3-data-tiling": ("--iree-opt-level=O3", "--iree-opt-data-tiling=true"),
+    "decode": DECODE_FLAGS,
+    "decode-data-tiling": (*DECODE_FLAGS, *DATA_TILING),
 }
 NUMPY = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
 TOLERANCE = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}
@@ -276,7 +277,7 @@ class Program:
         return np.array(out).view(NUMPY[case.element]).astype(np.float64)
 
 
-@pytest.fixture(scope="module", params=["default", "O3-data-tiling"])
+@pytest.fixture(scope="module", params=["default", "decode-data-tiling"])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
     return Program(FLAGS[request.param], tmp_path_factory.mktemp("attention"))
 
@@ -337,7 +338,7 @@ def test_many_query_heads_of_one_cache_make_few_sums() -> None:
     """As over latents: partial sums of 32 heads stay far below the cache, however many keys there are."""
     keys, width = 4096, 256
     text = Case(1, 1, 32, 1, keys, width, width, visible=True).function("latents")
-    ir_text = stream_ir(lowered(text), [*target_flags("cpu"), *FLAGS["O3"]])
+    ir_text = stream_ir(lowered(text), [*target_flags("cpu"), *FLAGS["decode"]])
     assert not_in_place(ir_text, "latents", keys * width * 4 // 4) == []
 
 
@@ -350,7 +351,9 @@ func.func @plain(%q: {q}, %k: {k}, %zero: {out}) -> {out} {{
   %out = linalg.batch_matmul indexing_maps = [{maps}] ins(%q, %k : {q}, {k}) outs(%zero : {out}) -> {out}
   return %out : {out}
 }}"""
-    found = not_in_place(stream_ir(text.encode(), [*target_flags("cpu"), *FLAGS["O3-data-tiling"]]), "plain", OF_A_HEAD)
+    found = not_in_place(
+        stream_ir(text.encode(), [*target_flags("cpu"), *FLAGS["decode-data-tiling"]]), "plain", OF_A_HEAD
+    )
     assert [write.bytes for write in found] == [2 * SLOTS * WIDTH * 4]
     assert "encode" in found[0].by
 
