@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from snapcc.sn40l_target.schema import Plan
 
 DECODE_FLAGS = ("--iree-opt-level=O3", "--iree-dispatch-creation-enable-aggressive-fusion=false")
-"""O3 without its aggressive fusion: with it SmolLM2's step was 7 % slower, and IREE 3.13 cannot compile what it makes of
-a softmax behind a maximum and its index (the routers of some experts)."""
+"""O3 without its aggressive fusion: with it SmolLM2's step took 7 % longer, and IREE 3.13 cannot compile what it makes
+of a softmax behind a maximum and its index (the routers of some experts)."""
 
 DATA_TILING = ("--iree-opt-data-tiling=true",)
 """For decode steps whose products are all of two matrices: a third faster. IREE 3.13 was seen to give wrong numbers
