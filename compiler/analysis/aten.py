@@ -6,6 +6,7 @@ An op that is in none of them is of no known kind.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 from torch_mlir import ir
@@ -175,6 +176,21 @@ def tensor_operands(operation: ir.Operation) -> list[ir.Value]:
         elif producer is not None and producer.name == "torch.prim.ListConstruct":
             found += [v for v in producer.operands if is_tensor(v.type)]
     return found
+
+
+def made_of(
+    value: ir.Value, stops_at: Callable[[ir.Operation], bool] = lambda operation: False
+) -> Iterator[ir.Operation]:
+    """The ops that a tensor is made of, each once and behind what uses it; not what ops that it ``stops_at`` take."""
+    pending, seen = [value], set()
+    while pending:
+        operation = owner(pending.pop())
+        if operation is None or operation in seen:
+            continue
+        seen.add(operation)
+        yield operation
+        if not stops_at(operation):
+            pending += tensor_operands(operation)
 
 
 def rank_of(value: ir.Value) -> int:

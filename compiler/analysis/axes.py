@@ -25,6 +25,7 @@ from .aten import (
     constant,
     integers_operand,
     kind_of,
+    made_of,
     owner,
     rank_of,
     tensor_operands,
@@ -152,16 +153,7 @@ class Axes:
     def lost(self, value: ir.Value, follows: Follows) -> Event | None:
         """Where a value lost an axis that what it is made of had; None if nothing ever had one."""
         losing = {event.operation: event for event in self.events if event.axis.follows is follows}
-        pending, seen = [value], set()
-        while pending:
-            op = owner(pending.pop())
-            if op is None or op in seen:
-                continue
-            seen.add(op)
-            if op in losing:
-                return losing[op]
-            pending += tensor_operands(op)
-        return None
+        return next((losing[op] for op in made_of(value) if op in losing), None)
 
     # --- roots
 

@@ -15,7 +15,7 @@ from torch_mlir import ir
 from ..diagnostics import Refusal
 from ..dialect.kv import number
 from ..dialect.types import is_tensor, shape_of
-from .aten import Kind, NotConstant, constant, kind_of, owner, tensor_operands
+from .aten import Kind, NotConstant, constant, kind_of, made_of, tensor_operands
 from .evaluate import literal
 from .functions import body
 
@@ -106,12 +106,7 @@ def _numbers(op: ir.Operation, takes_part: bool) -> Iterator[float]:
 
 def _inside(value: ir.Value) -> Iterator[float]:
     """The numbers that a constant tensor is made of."""
-    pending, seen = [value], set()
-    while pending:
-        op = owner(pending.pop())
-        if op is None or op in seen:
-            continue
-        seen.add(op)
+    for op in made_of(value):
         if op.name == "torch.vtensor.literal":
             try:
                 held = literal(op)
@@ -120,4 +115,3 @@ def _inside(value: ir.Value) -> Iterator[float]:
             if held.numel() == 1:
                 yield abs(float(held.item()))
         yield from _numbers(op, takes_part=True)
-        pending += tensor_operands(op)

@@ -12,7 +12,7 @@ from torch_mlir import ir
 from ..diagnostics import Refusal
 from ..dialect.kv import Reach, integer
 from ..dialect.types import shape_of
-from .aten import owner, tensor_operands
+from .aten import made_of, owner, tensor_operands
 from .axes import Axes, Axis, axes_in, dimension_of
 from .functions import argument_attributes, body
 
@@ -203,11 +203,7 @@ def _sources(value: ir.Value) -> list[ir.Operation]:
 
 def _check_not_looked_up(append: ir.Operation, operand: ir.Value, heads: set[Axis], axes: Axes) -> None:
     """Heads that an index takes out of a cache are some of its own: they are not those of one latent."""
-    pending, seen = [operand], {operand}
-    while pending:
-        producer = owner(pending.pop())
-        if producer is None or producer == append:
-            continue
+    for producer in made_of(operand, lambda op: op == append):
         looks_up = producer.name in ("torch.aten.index.Tensor", "torch.aten.index_select")
         if looks_up and heads & axes_in(axes.of[producer.results[0]]):
             raise Refusal(
@@ -215,9 +211,6 @@ def _check_not_looked_up(append: ir.Operation, operand: ir.Value, heads: set[Axi
                 f"'{producer.name}' takes heads out of a cache, and neither each nor all of them equally often",
                 "repeat heads by repeat_interleave, repeat, expand or an index that does the same",
             )
-        more = [v for v in tensor_operands(producer) if v not in seen]
-        seen.update(more)
-        pending += more
 
 
 def _head_axis(append: ir.Operation, operand: ir.Value, axes: Axes) -> int:

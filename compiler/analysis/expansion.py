@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from torch_mlir import ir
 
 from ..dialect.types import shape_of
-from .aten import Kind, kind_of, owner, tensor_operands
+from .aten import Kind, kind_of, made_of, owner
 from .attention import is_passage
 from .axes import Axes, Axis, Dims, Follows, Group, axes_in
 from .regions import Box, Filler, Regions, whole
@@ -108,16 +108,7 @@ def pieces_of(value: ir.Value, axes: Axes, regions: Regions) -> list[Piece]:
 
 def expands(value: ir.Value) -> bool:
     """Whether there is a product between a value and the growth of the caches that it is made of."""
-    pending, seen = [value], set()
-    while pending:
-        op = owner(pending.pop())
-        if op is None or op in seen or op.name == "kv.append":
-            continue
-        seen.add(op)
-        if kind_of(op) is Kind.CONTRACTION:
-            return True
-        pending += tensor_operands(op)
-    return False
+    return any(kind_of(op) is Kind.CONTRACTION for op in made_of(value, lambda op: op.name == "kv.append"))
 
 
 def serves_only(expansion: ir.Operation, attention: ir.Operation) -> bool:

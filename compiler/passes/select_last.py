@@ -13,7 +13,7 @@ from ..analysis.aten import (
     integer_operand,
     integers_operand,
     kind_of,
-    owner,
+    made_of,
     rank_of,
     tensor_operands,
 )
@@ -96,18 +96,8 @@ class _Narrowing:
 
     def _replace_own_selection(self, logits: ir.Value) -> None:
         """The program's own ``x[:, -1]`` becomes the real last token's."""
-        pending, seen = [logits], set()
-        found: list[ir.Operation] = []
-        while pending:
-            op = owner(pending.pop())
-            if op is None or op in seen or op.name.startswith("kv."):
-                continue
-            seen.add(op)
-            source = tensor_operands(op)[0] if tensor_operands(op) else None
-            if source is not None and self._carries(source) and not self._carries(op.results[0]):
-                found.append(op)
-            else:
-                pending += tensor_operands(op)
+        ops = made_of(logits, lambda op: op.name.startswith("kv.") or self._drops(op))
+        found = [op for op in ops if self._drops(op)]
         if not found:
             raise Refusal(
                 self._function, "the logits do not depend on the input tokens", "return the logits of the tokens"
@@ -135,6 +125,13 @@ class _Narrowing:
         )
 
     # --- moving the selection up
+
+    def _drops(self, op: ir.Operation) -> bool:
+        """Whether an op of the program's own leaves the tokens' axis behind."""
+        operands = tensor_operands(op)
+        if op.name.startswith("kv.") or not operands:
+            return False
+        return self._carries(operands[0]) and not self._carries(op.results[0])
 
     def _carries(self, value: ir.Value) -> bool:
         return any(self._query in group for group in self._axes.of.get(value, ()))
