@@ -15,13 +15,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from . import manifest
+from . import announcements, manifest
 from .manifest import SCHEMA_VERSION, File, Manifest
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a full quota, a file beyond what may be written."""
 
-_announcements: Path | None = None
 _HALF_WRITTEN = "half-written"
 
 
@@ -55,8 +54,9 @@ def writing(target: Path) -> Iterator[Path]:
         raise ArtifactError(f"{target} exists and is no artifact of snapcc: choose another place with -o")
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-    if _announcements is not None:
-        (_announcements / _HALF_WRITTEN).symlink_to(folder.resolve())
+    told = announcements.folder()
+    if told is not None:
+        (told / _HALF_WRITTEN).symlink_to(folder.resolve())
     try:
         # mkdtemp's folders are their owner's alone; an artifact is as other new folders are
         folder.chmod(0o777 & ~_umask())
@@ -66,14 +66,8 @@ def writing(target: Path) -> Iterator[Path]:
         raise _said(error, target) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if _announcements is not None:
-            (_announcements / _HALF_WRITTEN).unlink()
-
-
-def announce_in(folder: Path) -> None:
-    """From here on ``folder`` tells where an artifact is half written, for the case that a signal ends the process."""
-    global _announcements
-    _announcements = folder
+        if told is not None:
+            (told / _HALF_WRITTEN).unlink()
 
 
 def clear_announced(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -61,16 +62,7 @@ def summary(artifact: Artifact) -> dict[str, Any]:
         "max_positions": manifest.max_positions,
         "batch": manifest.batch,
         "kv": manifest.kv,
-        "policy": {
-            "slots": policy.slots,
-            "sink": policy.sink,
-            "recent": policy.recent,
-            "topk": policy.topk,
-            "window": policy.window,
-            "pool": policy.pool,
-            "pool_size": policy.pool_size,
-            "score": policy.score,
-        },
+        "policy": {"slots": policy.slots, **dataclasses.asdict(policy)},
         "prompts": [{"length": length, "selected": policy.selected(length)} for length in manifest.program().prompts],
         "extends": list(manifest.program().extends),
         "functions": {

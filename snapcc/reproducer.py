@@ -9,7 +9,7 @@ A folder ``snapcc-reproducer-<phase>`` (with a number where there is one already
     error.txt       the error with its Python traceback
 
 Refusals, and what does not fit the machine, are no failures: they say what to do and keep nothing. A phase whose native
-code ends the whole process is told of beforehand, see ``announce_in``; ``snapcc.supervision`` then keeps the folder.
+code ends the whole process is told of beforehand (``snapcc.announcements``); ``snapcc.supervision`` keeps the folder.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import interrupts, versions
+from . import announcements, interrupts, versions
 
 INPUT = "input.mlir"
 INPUT_PROGRAM = "input.pt2"
 SCRIPT = "repeat.sh"
-
-_announcements: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,6 @@ class Reproducer:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-
-
-def announce_in(folder: Path) -> None:
-    """From here on each phase is told of in a folder before it begins, for the case that it ends the process."""
-    global _announcements
-    _announcements = folder
 
 
 def announced(folder: Path) -> Reproducer | None:
@@ -135,16 +127,17 @@ def on_failure(reproducer: Reproducer, expected: tuple[type[Exception], ...] = (
 
 @contextlib.contextmanager
 def _announcing(reproducer: Reproducer) -> Iterator[None]:
-    if _announcements is None or not isinstance(reproducer.source, bytes):
+    told = announcements.folder()
+    if told is None or not isinstance(reproducer.source, bytes):
         yield
         return
     content = {"where": str(reproducer.where.resolve()), "phase": reproducer.phase, "input": reproducer.input}
-    (_announcements / "source").write_bytes(reproducer.source)
-    (_announcements / "phase.json").write_text(json.dumps(content | {"command": list(reproducer.command)}))
+    (told / "source").write_bytes(reproducer.source)
+    (told / "phase.json").write_text(json.dumps(content | {"command": list(reproducer.command)}))
     try:
         yield
     finally:
-        (_announcements / "phase.json").unlink()
+        (told / "phase.json").unlink()
 
 
 def _free(path: Path) -> Path:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from . import artifact, reproducer
+from . import announcements, artifact, reproducer
 
 _PR_SET_PDEATHSIG = 1
 
@@ -47,8 +47,7 @@ def _be_the_child(command: Callable[[], int], folder: Path) -> NoReturn:
         # what kills the parent for good, such as a time limit, must not leave the compiler running
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
-    reproducer.announce_in(folder)
-    artifact.announce_in(folder)
+    announcements.announce_in(folder)
     raise SystemExit(command())
 
 
