@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import snapcc
 from snapcc.artifact import load as load_artifact
+from snapcc.compiler.diagnostics import Refusal
 from snapcc.oracle import oracle
 from snapcc.runtime.generation import Row, generate
 from snapcc.runtime.reference import Reference
@@ -59,6 +61,14 @@ class Stepwise:
         for token in tokens[1:]:
             logits = self._one.decode(token)
         return logits
+
+
+def place_of(refusal: Refusal) -> tuple[str, int]:
+    """The file and line that a refusal names; it must have the form of one."""
+    message = str(refusal)
+    assert re.match(r"^.+\.py:\d+:\d+: error: .+; .+$", message), message
+    file, line = message.split(":")[:2]
+    return file, int(line)
 
 
 def assert_equals_oracle(

@@ -73,6 +73,14 @@ class Maker:
     def flat(self, latent: ir.Value) -> ir.Value:
         return self.build.view(latent, [self.sizes.rows * self.sizes.tokens, self.sizes.latent])
 
+    def per_head(self, value: ir.Value, name: str, width: int) -> ir.Value:
+        """[B * H, T, r] by a weight of each head's own -> [B, H, T, width]."""
+        s = self.sizes
+        weight = self.build.view(self.parameter(name, s.heads, s.latent, width), [1, s.heads, s.latent, width])
+        weight = self.expand(weight, s.rows, s.heads, s.latent, width)
+        weight = self.build.view(weight, [s.rows * s.heads, s.latent, width])
+        return self.build.view(self.mm(value, weight), [s.rows, s.heads, s.tokens, width])
+
     def heads(self, value: ir.Value, width: int) -> ir.Value:
         """[B * T, H * D] -> [B, H, T, D]."""
         s = self.sizes
@@ -113,13 +121,7 @@ def of_a_weight_per_head(m: Maker, latent: ir.Value) -> Pair:
     s = m.sizes
     wide = m.build.view(latent, [s.rows, 1, s.tokens, s.latent])
     wide = m.build.view(m.expand(wide, s.rows, s.heads, s.tokens, s.latent), [s.rows * s.heads, s.tokens, s.latent])
-
-    def one(name: str, width: int) -> ir.Value:
-        weight = m.build.view(m.parameter(name, s.heads, s.latent, width), [1, s.heads, s.latent, width])
-        weight = m.build.view(m.expand(weight, s.rows, s.heads, s.latent, width), [s.rows * s.heads, s.latent, width])
-        return m.build.view(m.mm(wide, weight), [s.rows, s.heads, s.tokens, width])
-
-    return one("wk", s.key), one("wv", s.value)
+    return m.per_head(wide, "wk", s.key), m.per_head(wide, "wv", s.value)
 
 
 def of_columns(m: Maker, latent: ir.Value) -> Pair:
@@ -141,13 +143,7 @@ def of_heads_of_their_own(m: Maker, latent: ir.Value) -> Pair:
     """Each head has a latent [B, H, T, r] and a weight of its own."""
     s = m.sizes
     flat = m.build.view(latent, [s.rows * s.heads, s.tokens, s.latent])
-
-    def one(name: str, width: int) -> ir.Value:
-        weight = m.build.view(m.parameter(name, s.heads, s.latent, width), [1, s.heads, s.latent, width])
-        weight = m.build.view(m.expand(weight, s.rows, s.heads, s.latent, width), [s.rows * s.heads, s.latent, width])
-        return m.build.view(m.mm(flat, weight), [s.rows, s.heads, s.tokens, width])
-
-    return one("wk", s.key), one("wv", s.value)
+    return m.per_head(flat, "wk", s.key), m.per_head(flat, "wv", s.value)
 
 
 def of_a_weight_of_the_tokens(m: Maker, latent: ir.Value) -> Pair:

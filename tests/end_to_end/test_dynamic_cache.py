@@ -14,8 +14,16 @@ from transformers.integrations.executorch import register_dynamic_cache_export_s
 import snapcc
 from snapcc.frontend import FrontendError, load_model
 
-SIZES = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3}
-OPTIONS = SIZES | {"prompts": (24,), "extends": (), "target": "host"}
+OPTIONS = {
+    "sink": 2,
+    "recent": 8,
+    "topk": 4,
+    "window": 4,
+    "batch": 3,
+    "prompts": (24,),
+    "extends": (),
+    "target": "host",
+}
 
 
 def save(folder: Path, explicit: bool) -> Path:

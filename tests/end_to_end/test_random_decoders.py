@@ -1,5 +1,6 @@
 """Decoders made at random equal the oracle. A few here; ``make fuzz`` tries more, under a seed that it shows."""
 
+import dataclasses
 import os
 import tempfile
 from pathlib import Path
@@ -35,15 +36,7 @@ def test_a_drawn_decoder_equals_the_oracle(plan: Plan) -> None:
 
 def compiles_and_agrees(plan: Plan) -> None:
     decoder, policy = drawn(plan), plan.policy
-    options = {
-        "sink": policy.sink,
-        "recent": policy.recent,
-        "topk": policy.topk,
-        "window": policy.window,
-        "pool": policy.pool,
-        "pool_size": policy.pool_size,
-        "score": policy.score,
-    }
+    options = dataclasses.asdict(policy)
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder, "model.pt2")
         torch.export.save(decoder.program(), model)
