@@ -224,8 +224,11 @@ def scatter_src(value: Tensor, dim: int, index: Tensor, source: Tensor) -> Tenso
 def core_aten() -> dict[Any, Callable[..., Any]]:
     """torch.export's table of decompositions to core ATen, by op, and some of our own on top."""
     table: Any = torch.export.default_decompositions()  # a dict that fills itself when it is read
+    every = dict(table.items())
+    # raising attention knows it whole: a sink may be told from it
+    every.pop(_aten.logsumexp.default, None)
     return {
-        **dict(table.items()),
+        **every,
         _aten.squeeze.dims: squeeze_dims,
         _aten.copy.default: copy,
         _aten.scatter.value: scatter_value,

@@ -100,14 +100,15 @@ def from_model(model: Any, name: str) -> Decoder:
     with _for_inference(model):
         layers = _layers(model)
         try:
-            program = _export(model, layers)
+            first = _first_position(model)
+            program = _export(model, layers, first)
         except Exception as error:
             raise FrontendError(f"torch.export cannot export {type(model).__name__}: {_reason(error)}") from error
     return from_program(
         program,
         name=name,
-        inputs={"tokens": "input_ids"} | ({"positions": "position_ids"} if _takes_positions(model) else {}),
-        max_positions=getattr(model.config, "max_position_embeddings", None),
+        inputs={"tokens": "input_ids"} | ({} if first is None else {"positions": "position_ids"}),
+        max_positions=_longest(model, first),
     )
 
 
@@ -198,11 +199,12 @@ def _for_inference(model: Any) -> Iterator[None]:
 class _Step(nn.Module):
     """One call of a model with its caches as plain inputs and outputs; the model makes its own masks."""
 
-    def __init__(self, model: Any, layers: Sequence[Any]) -> None:
+    def __init__(self, model: Any, layers: Sequence[Any], first: int | None) -> None:
         super().__init__()
         self.model = model
         self._layers = layers
-        self._cache_argument = "cache" if "cache" in _parameters(model) else "past_key_values"
+        self._first = first
+        self._cache_argument = _cache_argument(model)
 
     def forward(
         self,
@@ -225,7 +227,7 @@ class _Step(nn.Module):
         if position_ids is not None:
             _check(position_ids.shape[0] == batch)
             _check(position_ids.shape[1] == query)
-            arguments["position_ids"] = position_ids
+            arguments["position_ids"] = position_ids + self._first if self._first else position_ids
         cache: Any = DynamicCache()
         cache.layers = [_copied(layer) for layer in self._layers]
         cache.layer_class_to_replicate = None
@@ -249,8 +251,37 @@ def _parameters(model: Any) -> Any:
     return inspect.signature(model.forward).parameters
 
 
-def _takes_positions(model: Any) -> bool:
-    return "position_ids" in _parameters(model)
+def _cache_argument(model: Any) -> str:
+    return "cache" if "cache" in _parameters(model) else "past_key_values"
+
+
+def _first_position(model: Any) -> int | None:
+    """The number that a model has for a sequence's first token; None if it takes no positions or others than these.
+
+    Most count from 0. Tables with a row for padding, as RoBERTa's, count from behind it; there the tokens of padding
+    that may stand in a prompt are counted too, as any other token.
+    """
+    if "position_ids" not in _parameters(model):
+        return None
+    padding = getattr(model.config, "pad_token_id", None)
+    token = torch.full((1, 1), 1 if padding == 0 else 0)
+
+    def logits(**positions: Tensor) -> Tensor:
+        with torch.no_grad():
+            out: Tensor = model(input_ids=token, use_cache=False, **positions).logits
+        return out
+
+    own = logits()
+    for first in [0] if padding is None else [0, int(padding) + 1]:
+        if torch.allclose(logits(position_ids=torch.full((1, 1), first)), own):
+            return first
+    return None
+
+
+def _longest(model: Any, first: int | None) -> int | None:
+    """The most tokens that a model says that a sequence may have."""
+    rows = getattr(model.config, "max_position_embeddings", None)
+    return int(rows) - (first or 0) if isinstance(rows, int) else None
 
 
 def _layers(model: Any) -> list[Any]:
@@ -273,7 +304,12 @@ def _layers(model: Any) -> list[Any]:
                 "and values, and states of a fixed size, are supported"
             )
     # Read off a call: the heads and widths of a cache are not always those of the config, nor are its layers.
-    argument = "cache" if "cache" in _parameters(model) else "past_key_values"
+    argument = _cache_argument(model)
+    if argument not in _parameters(model):
+        raise FrontendError(f"{type(model).__name__} takes no cache: it is no decoder with a cache")
+    if all(type(layer) is plain for layer in cache.layers):
+        # as many as the model fills: a config for encoder and decoder may count the encoder's
+        cache.layers, cache.layer_class_to_replicate = [], plain
     try:
         with torch.no_grad():
             model(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{argument: cache})
@@ -281,6 +317,8 @@ def _layers(model: Any) -> list[Any]:
         raise FrontendError(
             f"{type(model).__name__} does not take transformers' DynamicCache: {_reason(error)}"
         ) from error
+    except Exception as error:
+        raise FrontendError(f"{type(model).__name__} fails on one token of one row: {_reason(error)}") from error
     for index, layer in enumerate(cache.layers):
         if type(layer) is LinearAttentionLayer and not any(_held([layer], kind) for kind in _STATES):
             raise FrontendError(
@@ -317,10 +355,10 @@ def _copied(layer: Any) -> Any:
     return copied
 
 
-def _export(model: Any, layers: Sequence[Any]) -> ExportedProgram:
+def _export(model: Any, layers: Sequence[Any], first: int | None) -> ExportedProgram:
     # Sizes of at least 2, all different: 0 and 1 would be taken for constants, equal ones for one another.
     batch, query, past = 2, 3, 5
-    longest = getattr(model.config, "max_position_embeddings", None)
+    longest = _longest(model, first)
     b, q, p = Dim("batch", min=1), Dim("query", min=1, max=longest), Dim("past", min=0, max=longest)
     own = _with_keys(layers)
     states = [[held[index] for held, index in _held(layers, kind)] for kind in _STATES]
@@ -330,7 +368,7 @@ def _export(model: Any, layers: Sequence[Any]) -> ExportedProgram:
         # A step of one token: several would go through the layers' kernels for prompts. A named past would be refused,
         # for a guard that one query token makes and that always holds.
         query, tokens, p = 1, {0: b}, Dim.DYNAMIC
-    positions = torch.zeros(batch, query, dtype=torch.long) if _takes_positions(model) else None
+    positions = None if first is None else torch.zeros(batch, query, dtype=torch.long)
 
     def example(tensor: Tensor) -> Tensor:
         return torch.zeros(batch, tensor.shape[1], past, tensor.shape[3], dtype=tensor.dtype)
@@ -352,7 +390,7 @@ def _export(model: Any, layers: Sequence[Any]) -> ExportedProgram:
         [{0: b, 2: p} for _ in own],
         *([{0: b} for _ in held] for held in states),
     )
-    step = _Step(model, layers)
+    step = _Step(model, layers, first)
     with torch.no_grad():
         try:
             program = torch.export.export(step, arguments, dynamic_shapes=dynamic, strict=False)

@@ -29,6 +29,9 @@ SOFTMAX = (
     torch.ops.aten._softmax.default,
     torch.ops.aten._safe_softmax.default,
 )
+LOGSUMEXP = torch.ops.aten.logsumexp.default
+OVER_LOGITS = (*SOFTMAX, LOGSUMEXP)
+"""What takes logits over their keys: a softmax, or the sum of exponentials that a sink is compared with."""
 FUSED = torch.ops.aten.scaled_dot_product_attention.default
 
 # Ops that take only the shape of their tensor: nothing of a cache's content goes through them.
@@ -135,6 +138,18 @@ def bind(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, A
     """The arguments of a call of an ATen op by their names."""
     names = (argument.name for argument in op._schema.arguments)
     return dict(zip(names, args, strict=False)) | dict(kwargs)
+
+
+def dimension_of_keys(op: Any, bound: Mapping[str, Any]) -> int:
+    """The dimension that an attention's op goes over, of logits."""
+    if op is FUSED:
+        return -1
+    over: int | list[int] = bound["dim"]
+    if isinstance(over, int):
+        return over
+    if len(over) != 1:
+        raise AttributionError(f"{op} goes over {len(over)} dimensions of logits, not over their keys alone")
+    return over[0]
 
 
 def fused_logits(bound: Mapping[str, Any], last: int | None = None) -> Tensor:
@@ -256,7 +271,10 @@ class _Attribution:
             for earlier, other in enumerate(found):
                 if not self._overlap(other, node):
                     continue
-                same = (self._met[other], self._keys[other]) == (self._met[node], self._keys[node])
+                # what sums up logits meets no values
+                same = self._keys[other] == self._keys[node] and (
+                    LOGSUMEXP in (other.target, node.target) or self._met[other] == self._met[node]
+                )
                 if not same or found[other].kv_heads != int(heads.max()) + 1:
                     raise AttributionError(f"{_where(other)} and {_where(node)} share only some caches or heads")
                 selects = min(selects, earlier)
@@ -355,8 +373,8 @@ class _Attribution:
                 )
             if node.target is FUSED:
                 self._fused(node)
-            elif node.target in SOFTMAX and self._is_over_keys(node):
-                self._softmax(node)
+            elif node.target in OVER_LOGITS and self._is_over_keys(node):
+                self._over_logits(node)
             elif self._carries(value):
                 self._carried[node] = caches
                 self._weights[node] = weights
@@ -410,16 +428,19 @@ class _Attribution:
 
     def _reduced_extent(self, node: Node) -> int:
         bound = bind(node.target, node.args, node.kwargs)
-        return int(self._values[bound["self"]].shape[bound["dim"]])
+        return int(self._values[bound["self"]].shape[dimension_of_keys(node.target, bound)])
 
     def _is_over_keys(self, node: Node) -> bool:
         extent = self._reduced_extent(node)
         return extent % self._factor == 0 or extent == self._total + 1
 
-    def _softmax(self, node: Node) -> None:
+    def _over_logits(self, node: Node) -> None:
         source = bind(node.target, node.args, node.kwargs)["self"]
         self._open(node, source, self._reduced_extent(node))
-        self._weights[node] = frozenset([node])
+        if node.target is LOGSUMEXP:
+            self._results[node].append(node)
+        else:
+            self._weights[node] = frozenset([node])
 
     def _fused(self, node: Node) -> None:
         bound = bind(node.target, node.args, node.kwargs)
@@ -445,7 +466,7 @@ class _Attribution:
         return f"the cache in {' and '.join(names)} is read" if names else "the weights of attentions are read"
 
     def _layout(self, node: Node, logits: Tensor) -> Layout:
-        dim = -1 if node.target is FUSED else bind(node.target, node.args, node.kwargs)["dim"]
+        dim = dimension_of_keys(node.target, bind(node.target, node.args, node.kwargs))
         key_axis = dim % logits.ndim
         sinks = logits.shape[key_axis] - self._total
         if torch.isnan(logits).any():

@@ -24,7 +24,7 @@ from torch.fx.node import map_arg
 
 from snapcc.compiler.dialect.policy import Policy
 
-from .attribution import FUSED, MASKED, SOFTMAX, AttributionError, bind, fused_logits, masked
+from .attribution import FUSED, MASKED, OVER_LOGITS, AttributionError, bind, dimension_of_keys, fused_logits, masked
 from .exported import ExportedDecoder, ProgramInputs
 
 
@@ -315,12 +315,12 @@ class _Program:
             seen = []
             for start in changed:
                 args, kwargs = map_arg((node.args, node.kwargs), ChainMap(start, values).__getitem__)
-                if op is FUSED or op in SOFTMAX:
+                if op is FUSED or op in OVER_LOGITS:
                     bound = bind(op, args, kwargs)
                     seen.append(fused_logits(bound) if op is FUSED else bound["self"])
                 else:
                     seen.append(op(*args, **kwargs))
-            if op is FUSED or op in SOFTMAX:
+            if op is FUSED or op in OVER_LOGITS:
                 bound = bind(op, node.args, node.kwargs)
                 before, dim = _logits(node, values)
                 hits = [(after != before).movedim(dim, 0).flatten(1).any(1).nonzero().flatten() for after in seen]
@@ -437,7 +437,7 @@ class _Runner(Interpreter):
         if not self._program.attends(n):
             return op(*args, **kwargs)
         bound = bind(op, args, kwargs)
-        dim = -1 if op is FUSED else bound["dim"]
+        dim = dimension_of_keys(op, bound)
         slope, off = self._program.slope(n), self._off
         if off is not None and bool(off.any()) and bool(slope.any()):
             bound = _added(op, bound, lambda shape: slope * _along(off, dim, shape))
@@ -477,7 +477,7 @@ def _logits(node: Node, values: Mapping[Node, Any]) -> tuple[Tensor, int]:
         logits = fused_logits({name: map_arg(value, values.__getitem__) for name, value in bound.items()})
         return logits, logits.ndim - 1
     given: Tensor = values[bound["self"]]
-    return given, bound["dim"] % given.ndim
+    return given, dimension_of_keys(node.target, bound) % given.ndim
 
 
 def _sources(node: Node) -> list[Node]:

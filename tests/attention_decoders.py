@@ -29,8 +29,9 @@ from snapcc.runtime.reference import ProgramInputs
 
 
 class Estuary(nn.Module):
-    """A window that fits into the slots, one that does not and none, by layer; learned logits as attention sinks in one
-    more column; queries and keys normed; half of the features rotated; attention beside the MLP; scaled logits."""
+    """A window that fits into the slots, one that does not and none, by layer; learned logits as attention sinks, in
+    one more column or, in the second layer, as a factor told from the logits' logsumexp; queries and keys normed; half
+    of the features rotated; attention beside the MLP; scaled logits."""
 
     WINDOWS = (6, 20, None)
 
@@ -63,9 +64,14 @@ class Estuary(nn.Module):
             if window is not None:
                 seen = seen & (key > at[:, None, :, None] - window)
             scores = torch.where(seen, scores, -torch.inf)
-            column = self.sinks[i].view(1, 4, 1, 1).expand(b, 4, n, 1)
-            shares = torch.cat((scores, column), -1).softmax(-1)[..., :-1]
-            mixed = torch.einsum("bhgqk,bhkd->bqhgd", shares.unflatten(1, (2, 2)), v).flatten(2)
+            if i == 1:
+                shares = scores.softmax(-1).unflatten(1, (2, 2))
+                kept = (scores.logsumexp(-1) - self.sinks[i].view(4, 1)).sigmoid()
+                mixed = (torch.einsum("bhgqk,bhkd->bqhgd", shares, v).flatten(2, 3) * kept.mT[..., None]).flatten(2)
+            else:
+                column = self.sinks[i].view(1, 4, 1, 1).expand(b, 4, n, 1)
+                shares = torch.cat((scores, column), -1).softmax(-1)[..., :-1].unflatten(1, (2, 2))
+                mixed = torch.einsum("bhgqk,bhkd->bqhgd", shares, v).flatten(2)
             x = x + self.outflow[i](torch.cat((mixed, functional.gelu(wide)), -1))
         return (functional.linear(x, self.silt.weight) * 0.5, *grown)
 

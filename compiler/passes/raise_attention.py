@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from torch_mlir import ir
 
-from ..analysis.aten import tensor_operands
+from ..analysis.aten import owner, tensor_operands
 from ..analysis.attention import (
     CacheOperand,
     Logits,
@@ -24,6 +24,7 @@ from ..analysis.caches import Order, order_of, past_length
 from ..analysis.evaluate import Evaluator, Weights, no_weights
 from ..analysis.functions import PROBE, argument_attributes, body, functions
 from ..analysis.masks import Masks, Slopes, reach_of, read_masks
+from ..analysis.sinks import SinkFactor, sink_factor
 from ..diagnostics import Refusal
 from ..dialect.kv import LinearBiasOp, Reach, attention
 from ..dialect.types import element_of, shape_of, vtensor
@@ -43,7 +44,8 @@ class RaiseAttention:
     buffer): they must be causal, with a sliding window or chunks at most, which the attention then says of itself,
     alike in all functions; they are dropped, since the slots get a mask of their own. What they add to the logits of
     keys that they do not hide must be linear in the key's position, and becomes a ``kv.linear_bias``. A logit that is
-    joined behind those of the keys becomes a sink. What cannot be shown is refused.
+    joined behind those of the keys becomes a sink, and so does one that is told from the logits' logsumexp to scale the
+    output (``analysis.sinks``). What cannot be shown is refused.
 
     A function with a past and no twin ``_probe`` is of fixed length: its masks are evaluated at several positions of
     the query, up to ``max_positions`` - 1. Its caches' ``kv.order`` says which token each index holds then, so that the
@@ -256,15 +258,17 @@ class _Rewrite:
         k4 = _cache(builder, k, k.heads, self._rows, self._axes.row.size)
         # a model that widens to f32 for its attention gets the cache's own type here: the op computes in f32 anyway
         q5 = builder.cast(q5, element_of(k4.type))
-        sinks = self._sinks(builder)
+        joined = self._sinks(builder)
         bias = self._bias(builder)
         for product, weights_side in value_products(softmax, self._found.key, self._axes):
             v = cache_operand(product, 1 - weights_side, self._axes, self._found.evaluator)
             weight_dims = self._axes.of[product.operands[weights_side]]
             v_heads = _matching_heads(product, weight_dims[0], v, k.heads, k.copies)
+            factor = sink_factor(softmax, self._found.key, product, self._axes) if joined is None else None
             # the values may be made after the softmax
             builder = TorchBuilder(product, softmax.location)
             v4 = _cache(builder, v, v_heads, self._rows, self._axes.row.size)
+            sinks = joined if factor is None else self._sinks_of(factor, builder, product)
             width = shape_of(v4.type)[3]
             out = attention(
                 [q5, k4, v4],
@@ -287,6 +291,11 @@ class _Rewrite:
             result = product.results[0]
             rearranged = rearrange(builder, out, out_dims, order, shape_of(result.type))
             result.replace_all_uses_with(builder.cast(rearranged, element_of(result.type)))
+            if factor is not None:
+                scaled = factor.scaling.results[0]
+                builder = TorchBuilder(factor.scaling)
+                output = factor.scaling.operands[factor.side]
+                scaled.replace_all_uses_with(builder.cast(output, element_of(scaled.type)))
 
     def _q(self, builder: TorchBuilder) -> ir.Value:
         """The product's other operand, its batch dimension seen as the keys' axes: [B, H, G, Q, Dk]."""
@@ -304,11 +313,7 @@ class _Rewrite:
         if not self._found.masks.slopes:
             return None
         if self._found.logits.sinks is not None:
-            raise Refusal(
-                self._found.logits.sinks,
-                "logits have a bias along the keys and a sink, whose distance from them the bias changes",
-                "use one of them",
-            )
+            _refuse_with_bias(self._found.logits.sinks)
         rows, heads, group = self._extents()
         order = [*self._k.heads, *self._group]
         slopes = sum(
@@ -351,27 +356,60 @@ class _Rewrite:
         if concat is None:
             return None
         logits, *others = tensor_operands(concat)
-        dims, shape = self._axes.of[logits], shape_of(logits.type)
-        order = [*self._k.heads, *self._group]
+        dims = self._axes.of[logits]
         if len(others) != 1 or shape_of(others[0].type)[dimension_of(dims, self._found.key)] != 1:
             raise Refusal(concat, "more than one logit is joined behind the keys'", "join one sink per head")
         (sinks,) = others
+        return self._of_heads(concat, sinks, self._axes.of[sinks], dims, builder)
+
+    def _sinks_of(self, factor: SinkFactor, builder: TorchBuilder, before: ir.Operation) -> ir.Value:
+        """The logit of a factor on the output, [H, G] f32, the same for all rows and queries."""
+        if self._found.masks.slopes:
+            _refuse_with_bias(factor.difference)
+        _put_before(factor.sink, before)
+        difference = factor.difference.results[0]
+        sinks = builder.expand(factor.sink, shape_of(difference.type))
+        dims, own = (self._axes.of[value] for value in (factor.difference.operands[0], factor.sink))
+        return self._of_heads(factor.difference, sinks, ((),) * (len(dims) - len(own)) + own, dims, builder)
+
+    def _of_heads(
+        self, operation: ir.Operation, sinks: ir.Value, own: Dims, dims: Dims, builder: TorchBuilder
+    ) -> ir.Value:
+        """A sink's logit as [H, G] f32, its dimensions those of ``dims``, where its own axes are ``own``."""
+        order = [*self._k.heads, *self._group]
         of_heads: list[Group] = []
-        for i, (group, own) in enumerate(zip(dims, self._axes.of[sinks], strict=True)):
+        for i, (group, mine) in enumerate(zip(dims, own, strict=True)):
             if set(group) <= set(order):
                 of_heads.append(group)
                 continue
-            if any(axis.follows is not Follows.COPY for axis in own) or set(group) & set(order):
+            if any(axis.follows is not Follows.COPY for axis in mine) or set(group) & set(order):
                 raise Refusal(
-                    concat,
-                    "the logit that is joined behind the keys' differs between rows or queries",
-                    "join a parameter of the heads, broadcast along rows and queries",
+                    operation,
+                    "the logit of a sink differs between rows or queries",
+                    "let it be a parameter of the heads, broadcast along rows and queries",
                 )
             of_heads.append(())
-            if shape[i] != 1 and i != dimension_of(dims, self._found.key):
-                sinks = builder.slice(sinks, i, 0, 1)
+            sinks = builder.slice(sinks, i, 0, 1)
         _, heads, group_size = self._extents()
         return rearrange(builder, builder.cast(sinks, "f32"), tuple(of_heads), order, [heads, group_size])
+
+
+def _put_before(value: ir.Value, anchor: ir.Operation) -> None:
+    """Moves what makes a value of weights to before an op, where it is not yet."""
+    op = owner(value)
+    if op is None or op.is_before_in_block(anchor):
+        return
+    for operand in op.operands:
+        _put_before(operand, anchor)
+    op.move_before(anchor)
+
+
+def _refuse_with_bias(operation: ir.Operation) -> NoReturn:
+    raise Refusal(
+        operation,
+        "logits have a bias along the keys and a sink, whose distance from them the bias changes",
+        "use one of them",
+    )
 
 
 _ONE_AXIS = "let the model's input tokens be the queries, along one axis"

@@ -98,6 +98,13 @@ class TorchBuilder:
             return value
         return self.op("torch.aten.view", [value, self.integers(shape)], vtensor(shape, element_of(value.type)))
 
+    def expand(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+        """``value`` broadcast to a shape; itself where that is the shape it has."""
+        if shape_of(value.type) == list(shape):
+            return value
+        operands = [value, self.integers(shape), self.boolean(False)]
+        return self.op("torch.aten.expand", operands, vtensor(shape, element_of(value.type)))
+
     def permute(self, value: ir.Value, order: Sequence[int]) -> ir.Value:
         """``value`` with its dimensions in another order; itself where that is the order they have."""
         if list(order) == list(range(len(order))):

@@ -282,3 +282,21 @@ def test_a_table_of_positions_that_ends_early_ends_the_lengths() -> None:
     decoder.specialise(1, 1, 126)
     with pytest.raises(FrontendError, match="exported for 0 to 126"):
         decoder.specialise(1, 1, 127)
+
+
+def test_positions_that_count_from_behind_the_padding() -> None:
+    torch.manual_seed(0)
+    config = transformers.RobertaConfig(**SMALL, is_decoder=True, pad_token_id=3, initializer_range=0.2)
+    model = transformers.RobertaForCausalLM(config).eval().requires_grad_(False)
+    decoder = from_model(model, "roberta")
+    assert decoder.max_positions == SMALL["max_position_embeddings"] - 4
+    arguments = inputs(decoder, 1, 6, 0)
+    tokens = arguments[0].clamp(min=4)
+    logits = decoder.program.module()(tokens, *arguments[1:])[0]
+    torch.testing.assert_close(logits, model(input_ids=tokens, use_cache=False).logits)
+
+
+def test_a_model_without_a_cache_is_refused() -> None:
+    model = transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(vocab_size=8, n_embd=8, n_layer=1, n_head=1))
+    with pytest.raises(FrontendError, match="OpenAIGPTLMHeadModel takes no cache: it is no decoder with a cache"):
+        from_model(model, "gpt")

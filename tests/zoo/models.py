@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 HEADS, KV_HEADS, WIDTH, WINDOW = 4, 2, 16, 16
 """Query and KV heads, features of a head, and tokens of a window or chunk."""
 
-SEQUENCE = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+SEQUENCE = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
 """How configurations name the number of layers."""
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -44,17 +44,36 @@ ENTRIES: dict[str, tuple[str, ...]] = {
         *("jamba", "kimi_linear", "lara_mini", "lfm2_moe", "lfm3", "minimax", "nemotron_h", "olmo_hybrid"),
         *("qwen3_5_moe_text", "qwen3_5_text", "qwen4_exp_text", "recurrent_gemma", "zamba", "zaya"),
     ),
+    "further": (
+        *("gpt_neo", "gptj", "codegen", "gpt_neox_japanese", "persimmon", "ctrl", "xglm", "bert", "bert-generation"),
+        *("roberta", "roberta-prelayernorm", "camembert", "xlm-roberta", "xlm-roberta-xl", "xmod", "data2vec-text"),
+        *("electra", "ernie", "megatron-bert", "rembert", "roc_bert", "roformer", "big_bird", "bart", "mbart", "mvp"),
+        *("plbart", "pegasus", "marian", "blenderbot", "blenderbot-small", "bigbird_pegasus", "trocr", "whisper"),
+        *("prophetnet", "musicgen", "musicgen_melody", "moshi", "afmoe", "apertus", "aria_text", "axk1", "beam"),
+        *("cohere2", "cohere2_moe", "diffllama", "doge", "dory", "dots1", "ernie4_5_moe", "exaone4", "falcon_h1"),
+        *("flint", "glm4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "granite_swa", "granitemoe", "helium"),
+        *("hrm_text", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v4", "jetmoe", "kolibri1", "lfm2", "mimo_v2_flash"),
+        *("minicpm3", "minimax_m2", "ministral", "mllama", "modernbert-decoder", "olmo", "phi", "phimoe", "qwen3_moe"),
+        *("qwen3_next", "vaultgemma", "youtu", "zamba2", "llama+mqa", "llama+width", "llama+tied", "llama+bias"),
+        *("llama+rope_linear", "llama+rope_dynamic", "phi3+longrope", "stablelm+parallel", "stablelm+qknorm"),
+        *("opt+postnorm", "bloom+postnorm", "mpt+clip", "gpt2+inverse", "gpt2+upcast", "gemma2+nocap"),
+        *("cohere+qknorm", "mixtral+sliding", "roformer+values", "gpt_neox+whole"),
+    ),
+    "cacheless": ("openai-gpt", "xlm", "xlnet", "mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"),
 }
 """Names by group: attention with keys and values, the same under a configuration class of another name, attention over
-a selection that an index makes, and attention beside other state."""
+a selection that an index makes, attention beside other state, the rest of the library, and models that keep no keys."""
 
 ALWAYS: dict[int | float, str] = {
     256: "vocab_size vocab_size_per_layer_input",
     64: "hidden_size d_model n_embd word_embed_proj_dim lru_width embedding_size",
-    128: "intermediate_size ffn_dim n_inner dff dim_ff intermediate_size_mlp dense_intermediate_size",
-    2: "num_hidden_layers n_layer n_layers num_layers num_key_value_heads swa_num_key_value_heads linear_num_key_heads",
+    128: "intermediate_size ffn_dim n_inner dff dim_ff intermediate_size_mlp dense_intermediate_size decoder_ffn_dim "
+    "encoder_ffn_dim",
+    2: "num_hidden_layers n_layer n_layers num_layers num_key_value_heads swa_num_key_value_heads linear_num_key_heads "
+    "decoder_layers encoder_layers num_decoder_layers num_encoder_layers",
     HEADS: "num_attention_heads n_head n_heads num_heads attention_heads swa_num_attention_heads "
-    "linear_num_value_heads linear_num_heads",
+    "linear_num_value_heads linear_num_heads decoder_attention_heads encoder_attention_heads "
+    "num_decoder_attention_heads num_encoder_attention_heads",
     WIDTH: "head_dim dim_head kv_channels swa_head_dim v_head_dim qk_nope_head_dim index_head_dim index_n_heads "
     "mamba_d_state mamba_chunk_size chunk_size ssm_state_size state_size mamba_d_head mamba_head_dim "
     "linear_key_head_dim linear_value_head_dim linear_head_dim block_size",
@@ -85,7 +104,71 @@ DERIVED = frozenset({"moe_layers", "full_attn_idxs", "hybrid_layer_ids", "attent
 # keys and values come from a latent: as many KV heads as query heads, and a head's width is made from its parts
 LATENT: dict[str, Any] = {"num_key_value_heads": HEADS, "head_dim": None}
 
+# positions are counted by the tokens that are no padding: one that no prompt of the measurement holds
+COUNTED: dict[str, Any] = {"pad_token_id": 3}
+
 OWN: dict[str, dict[str, Any]] = {
+    "roberta": COUNTED,
+    "roberta-prelayernorm": COUNTED,
+    "camembert": COUNTED,
+    "xlm-roberta": COUNTED,
+    "xlm-roberta-xl": COUNTED,
+    "data2vec-text": COUNTED,
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "roc_bert": {
+        "pronunciation_vocab_size": 64,
+        "pronunciation_embed_dim": WIDTH,
+        "shape_vocab_size": 64,
+        "shape_embed_dim": WIDTH,
+    },
+    "big_bird": {"attention_type": "original_full"},
+    "bigbird_pegasus": {"attention_type": "original_full"},
+    "xmod": COUNTED | {"languages": ["en_XX"], "default_language": "en_XX"},
+    "musicgen": {"num_codebooks": 1},
+    "musicgen_melody": {"num_codebooks": 1},
+    "axk1": LATENT,
+    "glm4_moe_lite": LATENT,
+    "glm_moe_dsa": LATENT,
+    "minicpm3": LATENT,
+    "youtu": LATENT,
+    "dory": {
+        "layer_types": [SLIDING, FULL, SLIDING],
+        "n_input_layers": 1,
+        "n_recurrent_layers": 1,
+        "n_output_layers": 1,
+    },
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "falcon_h1": {"mamba_d_ssm": 128, "mamba_d_head": WIDTH},
+    "mamba2": {"num_heads": 8, "head_dim": WIDTH, "n_groups": 1},
+    "lfm2": {"layer_types": ["conv", FULL]},
+    "xlm": {"emb_dim": 64},
+    "llama+mqa": {"num_key_value_heads": 1},
+    "llama+width": {"head_dim": 2 * WIDTH},
+    "llama+tied": {"tie_word_embeddings": True},
+    "llama+bias": {"attention_bias": True, "mlp_bias": True},
+    "llama+rope_linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
+    "llama+rope_dynamic": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}},
+    "phi3+longrope": {
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0 + 0.1 * i for i in range(WIDTH // 2)],
+            "long_factor": [2.0 + 0.5 * i for i in range(WIDTH // 2)],
+            "original_max_position_embeddings": 256,
+        }
+    },
+    "stablelm+parallel": {"use_parallel_residual": True},
+    "stablelm+qknorm": {"qk_layernorm": True},
+    "opt+postnorm": {"do_layer_norm_before": False, "word_embed_proj_dim": 32},
+    "bloom+postnorm": {"apply_residual_connection_post_layernorm": True},
+    "mpt+clip": {"attn_config": {"alibi": True, "clip_qkv": 0.5}},
+    "gpt2+inverse": {"scale_attn_by_inverse_layer_idx": True},
+    "gpt2+upcast": {"reorder_and_upcast_attn": True},
+    "gemma2+nocap": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    "cohere+qknorm": {"use_qk_norm": True},
+    "mixtral+sliding": {"sliding_window": WINDOW},
+    "roformer+values": {"rotary_value": True},
+    "gpt_neox+whole": {"rotary_pct": 1.0, "attention_bias": False},
     "llama+rope_llama3": {
         "rope_parameters": {
             "rope_type": "llama3",
@@ -273,7 +356,10 @@ def build(name: str, seed: int = 0, **changes: Any) -> Any:
 
 def configuration(name: str, **changes: Any) -> Any:
     """An entry's configuration: its architecture's default, shrunk, with what is its own and ``changes``."""
-    default: Any = CONFIG_MAPPING[_base(name)]().get_text_config(decoder=True)
+    whole: Any = CONFIG_MAPPING[_base(name)]()
+    text: Any = whole.get_text_config(decoder=True)
+    # of a flat one for encoder and decoder it would be a copy with other fields
+    default = whole if type(text) is type(whole) else text
     fields = default.to_dict()
     own = OWN.get(_base(name), {}) | OWN.get(name, {}) | changes
     chosen = {field: size for size, names in ALWAYS.items() for field in names.split() if field in fields}
@@ -289,6 +375,8 @@ def configuration(name: str, **changes: Any) -> Any:
             chosen[field] = 1 if field == "bos_token_id" else 2
     if fields.get("pad_token_id") is not None:
         chosen["pad_token_id"] = 0
+    if "is_decoder" in fields:
+        chosen |= {"is_decoder": True, "is_encoder_decoder": False}
     chosen |= own
     if chosen.get("head_dim", WIDTH) is None:
         del chosen["head_dim"]

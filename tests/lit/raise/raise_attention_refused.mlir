@@ -128,7 +128,7 @@ func.func @unknown(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role =
 
 // -----
 
-// CHECK: error: the logit that is joined behind the keys' differs between rows or queries; join a parameter of the heads, broadcast along rows and queries
+// CHECK: error: the logit of a sink differs between rows or queries; let it be a parameter of the heads, broadcast along rows and queries
 func.func @own_sinks(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %x: !torch.vtensor<[2,1,4],f32> {kv.name = "x", kv.role = "other"}, %sink: !torch.vtensor<[2,1,1],f32> {kv.name = "sink", kv.role = "other"}, %pk: !torch.vtensor<[2,13,4],f32> {kv.name = "k", kv.role = "cache"}) -> (!torch.vtensor<[2,1,4],f32> {kv.name = "logits"}, !torch.vtensor<[2,14,4],f32> {kv.name = "k"}) {
   %int0 = torch.constant.int 0
   %int1 = torch.constant.int 1
