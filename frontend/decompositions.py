@@ -185,6 +185,11 @@ def copy(value: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return source.to(value.dtype).expand(value.shape)
 
 
+def cat(tensors: list[Tensor], dim: int = 0) -> Any:
+    """``aten.cat`` of one tensor is that; others stay as they are."""
+    return tensors[0] if len(tensors) == 1 else NotImplemented
+
+
 def scatter_value(value: Tensor, dim: int, index: Tensor, number: float) -> Tensor:
     """``aten.scatter.value`` as a comparison with all places: a router's mask of its chosen groups.
 
@@ -231,6 +236,7 @@ def core_aten() -> dict[Any, Callable[..., Any]]:
         **every,
         _aten.squeeze.dims: squeeze_dims,
         _aten.copy.default: copy,
+        _aten.cat.default: cat,
         _aten.scatter.value: scatter_value,
         _aten.scatter.src: scatter_src,
         _aten.split_with_sizes.default: split_with_sizes,

@@ -14,11 +14,13 @@ from ..analysis.aten import (
     rank_of,
     tensor_operands,
 )
-from ..analysis.axes import Axes
+from ..analysis.axes import Axes, Group
 from ..analysis.functions import body
 from ..diagnostics import Refusal
 from ..dialect.types import element_of, is_tensor, shape_of, vtensor
 from .torch_builder import TorchBuilder
+
+_LIST = "torch.prim.ListConstruct"
 
 
 class BatchRows:
@@ -56,7 +58,7 @@ class BatchRows:
         for op in [view.operation for view in body(self._function).operations]:
             operands = tensor_operands(op)
             is_returned = op.name == "func.return" and self._rows > 1
-            if op.name != "torch.prim.ListConstruct" and not is_returned and any(v in self._batched for v in operands):
+            if op.name != _LIST and not is_returned and any(v in self._batched for v in operands):
                 self._visit(op, operands)
 
     def per_row(self, value: ir.Value) -> ir.Value | None:
@@ -71,8 +73,8 @@ class BatchRows:
             self._substitute(op, builder)
         elif kind is Kind.POINTWISE:
             self._pointwise(op, builder)
-        elif kind is Kind.VIEW and name == "expand":
-            self._expand(op, builder)
+        elif kind is Kind.VIEW and name in ("expand", "repeat"):
+            self._broadcast(op, name, builder)
         elif kind is Kind.VIEW:
             self._view(op, name, builder)
         elif name == "cat":
@@ -117,7 +119,7 @@ class BatchRows:
                     builder.view(self._batched[v], shape_of(v.type)) if v in self._batched else v
                     for v in _listed(operand)
                 ]
-                op.operands[i] = builder.op("torch.prim.ListConstruct", values, operand.type)
+                op.operands[i] = builder.op(_LIST, values, operand.type)
 
     def _aligned(self, value: ir.Value, rank: int) -> list[int]:
         shape = shape_of(value.type)
@@ -150,30 +152,39 @@ class BatchRows:
         else:
             self._result(op, builder, operands)
 
-    def _expand(self, op: ir.Operation, builder: TorchBuilder) -> None:
+    def _broadcast(self, op: ir.Operation, name: str, builder: TorchBuilder) -> None:
+        """An expand, or a repeat; where it makes the rows' dimension, that of the value is it."""
         source, result = op.operands[0], op.results[0]
         shape = shape_of(result.type)
         aligned = self._aligned(source, len(shape))
         to_rows = bool(shape) and shape[0] == self._rows and aligned[0] == 1
-        wanted = shape if to_rows else [self._rows, *shape]
         have = [self._rows, *(aligned[1:] if to_rows else aligned)]
-        operands = [builder.view(self._batched[source], have), builder.integers(wanted), op.operands[2]]
+        wanted = shape if to_rows else [self._rows, *shape]
+        if name == "repeat":
+            wanted = [extent // own for extent, own in zip(wanted, have, strict=True)]
+        operands = [builder.view(self._batched[source], have), builder.integers(wanted), *list(op.operands)[2:]]
         if not to_rows:
             self._result(op, builder, operands)
             return
-        for use in list(result.uses):
-            self._require_rows(use.owner.operation, result)
+        self._require_rows(result, self._axes.of[result][0])
         self._replace(op, builder, operands)
 
-    def _require_rows(self, user: ir.Operation, value: ir.Value) -> None:
+    def _require_rows(self, value: ir.Value, broadcast: Group) -> None:
         """A dimension that was broadcast to as many entries as there are rows must be used as the rows."""
-        result = user.results[0]
-        if not is_tensor(result.type) or not self._axes.of[result] or self._axes.of[result][0] != (self._axes.row,):
-            raise Refusal(
-                user,
-                f"'{user.name}' uses a position that is broadcast to {self._rows} entries, which may not be the rows",
-                "let the model take the positions as an input of shape [rows, tokens]",
-            )
+        for use in value.uses:
+            user = use.owner.operation
+            leading = [self._axes.of[r][:1] for r in user.results if is_tensor(r.type)]
+            if leading and all(dims == ((self._axes.row,),) for dims in leading):
+                continue
+            if user.name != _LIST and (not leading or any(dims != (broadcast,) for dims in leading)):
+                raise Refusal(
+                    user,
+                    f"'{user.name}' uses a position that is broadcast to {self._rows} entries, which may not be the "
+                    "rows",
+                    "let the model take the positions as an input of shape [rows, tokens]",
+                )
+            for result in user.results:
+                self._require_rows(result, broadcast)
 
     def _view(self, op: ir.Operation, name: str, builder: TorchBuilder) -> None:
         source, result = op.operands[0], op.results[0]
@@ -229,15 +240,13 @@ class BatchRows:
                 f"'{op.name}' indexes by the query's position in several dimensions",
                 "index a position table in its first dimension only",
             )
-        index = builder.op(
-            "torch.prim.ListConstruct", [self._batched[operands[1]]], ir.Type.parse("!torch.list<optional<vtensor>>")
-        )
+        index = builder.op(_LIST, [self._batched[operands[1]]], ir.Type.parse("!torch.list<optional<vtensor>>"))
         self._result(op, builder, [operands[0], index])
 
 
 def _listed(value: ir.Value) -> list[ir.Value]:
     """The members of a list value."""
     producer = value.owner
-    if isinstance(producer, ir.Block) or producer.operation.name != "torch.prim.ListConstruct":
+    if isinstance(producer, ir.Block) or producer.operation.name != _LIST:
         return []
     return list(producer.operation.operands)
