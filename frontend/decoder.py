@@ -13,10 +13,10 @@ from torch.export.graph_signature import InputKind
 
 from .complex_pairs import pair
 from .errors import FrontendError
-from .flat import FlatProgram, flatten
+from .flat import FlatProgram, flatten, source_of
 from .guards import check_guards
 from .lengths import Lengths, Range
-from .roles import CacheInput, Input, tell_roles
+from .roles import CacheInput, Input, Role, tell_roles
 from .specialise import Specialiser
 from .states import StateInput
 
@@ -72,6 +72,18 @@ class Decoder:
         if 1 not in self.batch:
             return f"the program was exported for a batch of {self.batch}, and a prompt is one row"
         return None
+
+    @property
+    def extend_refusal(self) -> str | None:
+        """Why several tokens cannot be taken at once behind others; None where they can."""
+        positions = {given.name for given in self.inputs if given.role is Role.POSITIONS}
+        for node in self._flat.graph.find_nodes(op="call_function", target=torch.ops.aten.max.default):
+            if node.args[0].name in positions:
+                return (
+                    f"the model looks at the largest position of a call ({source_of(node)}), which is another for each "
+                    "token that is decoded"
+                )
+        return self.prefill_refusal
 
     def specialise(self, batch: int, query: int, past: int) -> ExportedProgram:
         """The program at fixed lengths: static shapes, core ATen only, attention as bmm, _softmax and bmm.

@@ -18,7 +18,7 @@ from torch._dynamo.exc import UserError
 from torch.export import Dim, ExportedProgram
 from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import (
     DummyLayer,
@@ -356,6 +356,19 @@ def _copied(layer: Any) -> Any:
 
 
 def _export(model: Any, layers: Sequence[Any], first: int | None) -> ExportedProgram:
+    """For any number of tokens; for one where it carries state, or where it takes one only beside a cache."""
+    if any(_held(layers, kind) for kind in _STATES):
+        # several would go through the layers' kernels for prompts
+        return _traced(model, layers, first, one_token=True)
+    try:
+        return _traced(model, layers, first, one_token=False)
+    except Exception as error:
+        with contextlib.suppress(Exception):
+            return _traced(model, layers, first, one_token=True)
+        raise error
+
+
+def _traced(model: Any, layers: Sequence[Any], first: int | None, one_token: bool) -> ExportedProgram:
     # Sizes of at least 2, all different: 0 and 1 would be taken for constants, equal ones for one another.
     batch, query, past = 2, 3, 5
     longest = _longest(model, first)
@@ -364,9 +377,8 @@ def _export(model: Any, layers: Sequence[Any], first: int | None) -> ExportedPro
     states = [[held[index] for held, index in _held(layers, kind)] for kind in _STATES]
     states = states if any(states) else []
     tokens: Any = {0: b, 1: q}
-    if states:
-        # A step of one token: several would go through the layers' kernels for prompts. A named past would be refused,
-        # for a guard that one query token makes and that always holds.
+    if one_token:
+        # A named past would be refused, for a guard that one query token makes and that always holds.
         query, tokens, p = 1, {0: b}, Dim.DYNAMIC
     positions = None if first is None else torch.zeros(batch, query, dtype=torch.long)
 
@@ -403,11 +415,13 @@ def _export(model: Any, layers: Sequence[Any], first: int | None) -> ExportedPro
 def _narrowed(dynamic: Any, error: UserError) -> Any:
     """The dimensions with the ends that torch.export found for them, such as that of a table of positions.
 
+    Where it names none, a condition that it could not solve goes into the program, and is checked at each length.
+
     Raises:
-        UserError: it found none, or a length that would be a constant.
+        UserError: a length would be a constant.
     """
     if "Suggested fixes:" not in error.msg:
-        raise error
+        return tree_map(lambda extent: None if extent is None else Dim.DYNAMIC, dynamic)
     narrowed: Any = refine_dynamic_shapes_from_suggested_fixes(error.msg, dynamic)
     # a dict has axes for keys: its values are the leaves
     if any(isinstance(leaf, int) for leaf in tree_leaves(narrowed)):

@@ -83,9 +83,13 @@ def choose(decoder: Decoder, options: Options, progress: Progress) -> Choice:
         progress.note(f"decode only, a prompt goes through it token by token: {decoder.prefill_refusal}")
         progress.note(f"batch {batch}")
         return Choice(policy, batch, (), (), bound)
+    refusal = decoder.extend_refusal
+    if refusal is not None and options.extends:
+        raise UsageError(f"--extend was given, but tokens go through decode: {refusal}")
     longest = bound if decoder.query.upper is None else min(bound, decoder.query.upper)
     prompts = choose_prompts(options.prompts, policy.slots, longest)
     room = bound - policy.slots if options.wishes.preset.order == "ring" and policy.slots in past else 0
+    room = room if refusal is None else 0
     extends = choose_extends(options.extends, prompts, min(longest, room))
     said = f"up to {', '.join(map(str, extends))} tokens at once" if extends else "through decode"
     progress.note(f"prompts of up to {', '.join(map(str, prompts))} tokens; extend {said}; batch {batch}")

@@ -35,6 +35,7 @@ from .manager import Step, split_pipeline
 from .raise_append import RaiseAppend
 from .raise_attention import RaiseAttention
 from .raise_fixed import RaiseFixed
+from .raise_longest import RaiseLongest
 from .raise_repeat import RaiseRepeat
 from .raise_state import RaiseState
 from .rebuild_positions import RebuildPositions
@@ -62,6 +63,7 @@ def raise_to_kv(
         RaiseRepeat(weights),
         RaiseAttention(weights, max_positions),
         SelectLast(),
+        RaiseLongest(),
         CheckAxis(),
         RebuildPositions(),
         *([AbsorbExpansion(report=report)] if absorb else []),

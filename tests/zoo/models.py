@@ -149,13 +149,15 @@ OWN: dict[str, dict[str, Any]] = {
     "llama+rope_linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
     "llama+rope_dynamic": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}},
     "phi3+longrope": {
+        # within what is decoded
+        "original_max_position_embeddings": 32,
         "rope_parameters": {
             "rope_type": "longrope",
             "rope_theta": 10000.0,
             "short_factor": [1.0 + 0.1 * i for i in range(WIDTH // 2)],
             "long_factor": [2.0 + 0.5 * i for i in range(WIDTH // 2)],
-            "original_max_position_embeddings": 256,
-        }
+            "original_max_position_embeddings": 32,
+        },
     },
     "stablelm+parallel": {"use_parallel_residual": True},
     "stablelm+qknorm": {"qk_layernorm": True},
