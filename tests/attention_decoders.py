@@ -5,6 +5,7 @@ Each has several of the forms that attention takes, so that all of them are cove
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ class Estuary(nn.Module):
 
 class Gnomon(nn.Module):
     """ALiBi and no other positions; keys and values side by side in one tensor of each layer, [B, T, 2, H, D]; an index
-    gives each query head its KV head."""
+    gives each query head its KV head in one layer, and a product with a one for it in the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,11 +92,12 @@ class Gnomon(nn.Module):
     def forward(self, hours: list[Tensor], ids: Tensor, at: Tensor) -> tuple[list[Tensor], Tensor]:
         """ids, at [B, Q]; hours [B, T, 2, 2, 8] (keys and values, heads) -> the grown hours, logits [B, Q, 79]."""
         x, later = self.shadow(ids), []
-        for edge, cast, fall, hour in zip(self.edge, self.cast, self.fall, hours, strict=True):
+        for i, (edge, cast, fall, hour) in enumerate(zip(self.edge, self.cast, self.fall, hours, strict=True)):
             q, kv = cast(edge(x)).split(32, -1)
             hour = torch.cat((hour, kv.unflatten(-1, (2, 2, 8))), 1)
             later.append(hour)
-            k, v = (part[:, :, self.owner] for part in hour.unbind(2))
+            pairs = functional.one_hot(self.owner, 2).float()
+            k, v = (part[:, :, self.owner] if i == 0 else pairs @ part for part in hour.unbind(2))
             scores = torch.einsum("bqhd,bkhd->bhqk", q.unflatten(-1, (4, 8)), k) / 8**0.5
             back = torch.arange(k.shape[1]) - at[:, None, :, None]
             scores = (scores + back * self.steepness.view(4, 1, 1)).masked_fill(back > 0, -1e30)
@@ -186,6 +188,32 @@ CROSSED = Refused(
     "an index takes heads out of the cache, and which query heads share one is not seen",
     "aten.index",
     Crossed.forward,
+)
+
+
+class Blended(nn.Module):
+    """Each head is two of the cache's, the first two of the first two and the others of the others."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.by = by
+        self.register_buffer("shares", torch.block_diag(torch.rand(2, 2), torch.rand(2, 2)), persistent=False)
+
+    def forward(self, keys: Tensor) -> Tensor:
+        """[B, 4, T, D]."""
+        if self.by == "sum":
+            return (keys[:, None] * self.shares[:, :, None, None]).sum(2)
+        return torch.einsum("gh,bhtd->bgtd", self.shares, keys)
+
+
+BLENDED = tuple(
+    Refused(
+        _plain(f"blended-by-{by}", 1, keys=partial(Blended, by), values=partial(Blended, by)),
+        "heads are made of a part of the cache's, and which share one is not seen",
+        op,
+        Blended.forward,
+    )
+    for by, op in (("sum", "aten.sum"), ("product", "aten.bmm"))
 )
 
 _TOKENS = {0: ROWS, 1: QUERY}

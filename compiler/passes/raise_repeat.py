@@ -1,4 +1,4 @@
-"""kv-raise-repeat: an index that repeats the heads of a cache."""
+"""kv-raise-repeat: an index, or a product with zeros and ones, that repeats the heads of a cache."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..analysis.aten import axis_operand, owner, rank_of
 from ..analysis.axes import Axes, Follows, axes_in
 from ..analysis.evaluate import Evaluator, NotEvaluable, Weights, no_weights
 from ..analysis.functions import body, functions
+from ..analysis.heads import Heads, reduces
 from ..dialect.types import element_of, is_tensor, shape_of, vtensor
 from .dead_code import erase_dead
 from .torch_builder import TorchBuilder
@@ -19,12 +20,15 @@ from .torch_builder import TorchBuilder
 
 @dataclass(frozen=True)
 class RaiseRepeat:
-    """Turns a lookup along a dimension of a cache that repeats each index, or all of them, into an expand and views.
+    """Turns what repeats each index of a dimension of a cache, or all of them, into an expand and views.
 
-    Applies to ``index`` and ``index_select`` on values with a cache axis, along another dimension, by an index of rank
-    1 whose numbers are known (``weights`` gives the value of a registered buffer). Relies on ``kv-raise-append``. The
-    heads of the cache stay in sight then, as with ``repeat_interleave`` and ``repeat``, so that query heads of one KV
-    head share its selection. Any other lookup is left as it is.
+    Applies to lookups, ``index`` and ``index_select`` by an index of rank 1, and to products with a matrix that has a
+    single one for each entry it makes and zeros beside it, which are lookups too; on values with a cache axis, along
+    another dimension, where the numbers are known (``weights`` gives the value of a registered buffer). Relies on
+    ``kv-raise-append``. The heads of the cache stay in sight then, as with ``repeat_interleave`` and ``repeat``, so
+    that query heads of one KV head share its selection. A product that looks up anything else becomes an
+    ``index_select``; any other lookup is left as it is. Refused are heads that are made of a cache by another sum in
+    which each may read a part of it.
 
     Before::
 
@@ -46,50 +50,103 @@ class RaiseRepeat:
     def run(self, module: ir.Operation) -> None:
         """Rewrites the module."""
         for function in functions(module).values():
-            lookups = [view.operation for view in body(function).operations if _place(view.operation) is not None]
-            if not lookups:
+            operations = [view.operation for view in body(function).operations]
+            if not any(op.name == "kv.append" for op in operations):
                 continue
             axes, evaluator = Axes(function), Evaluator({}, self.weights)
-            for op in lookups:
-                if _along_another(op, axes):
-                    _rewrite(op, evaluator)
+            heads = Heads(function, axes)
+            # users first, so that what an op takes is still what the axes were found for
+            for op in reversed(operations):
+                found = None
+                if op.name in _LOOKUPS:
+                    found = _lookup(op, axes, evaluator)
+                elif op.name in _PRODUCTS:
+                    found = _product(op, axes, evaluator, heads)
+                elif reduces(op, axes):
+                    heads.check_reduction(op)
+                if found is not None:
+                    _rewrite(op, found)
             erase_dead(function)
 
 
-def _place(op: ir.Operation) -> tuple[int, ir.Value] | None:
-    """The dimension that a lookup runs along, and its index of rank 1; None for any other op."""
+_PRODUCTS = ("torch.aten.bmm", "torch.aten.mm")
+_LOOKUPS = ("torch.aten.index.Tensor", "torch.aten.index_select")
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """``numbers`` of the indices of ``source`` along a dimension, ``at``."""
+
+    source: ir.Value
+    at: int
+    numbers: Sequence[int]
+
+
+def _lookup(op: ir.Operation, axes: Axes, evaluator: Evaluator) -> _Lookup | None:
+    """What an index takes out of a value with a cache axis, along another dimension."""
+    source = op.operands[0]
     if op.name == "torch.aten.index_select":
-        return axis_operand(op, 1, rank_of(op.operands[0])), op.operands[2]
-    if op.name != "torch.aten.index.Tensor":
+        at, index = axis_operand(op, 1, rank_of(source)), op.operands[2]
+    else:
+        listed = owner(op.operands[1])
+        given = [] if listed is None else [(i, v) for i, v in enumerate(listed.operands) if is_tensor(v.type)]
+        if len(given) != 1 or rank_of(given[0][1]) != 1:
+            return None
+        ((at, index),) = given
+    if not _along_another(source, at, axes):
         return None
-    listed = owner(op.operands[1])
-    given = [] if listed is None else [(i, v) for i, v in enumerate(listed.operands) if is_tensor(v.type)]
-    return given[0] if len(given) == 1 and rank_of(given[0][1]) == 1 else None
-
-
-def _along_another(op: ir.Operation, axes: Axes) -> bool:
-    place = _place(op)
-    assert place is not None
-    dims = axes.of[op.operands[0]]
-    keyed = any(axis.follows is Follows.KEY for axis in axes_in(dims))
-    return keyed and not any(axis.tracked for axis in dims[place[0]])
-
-
-def _rewrite(op: ir.Operation, evaluator: Evaluator) -> None:
-    place = _place(op)
-    assert place is not None
-    at, index = place
-    source, element = op.operands[0], element_of(op.operands[0].type)
-    shape = shape_of(source.type)
     try:
-        numbers = [int(number) % shape[at] for number in evaluator(index)]
+        numbers = evaluator(index)
     except NotEvaluable:
-        return
+        return None
+    return _Lookup(source, at, [int(number) % shape_of(source.type)[at] for number in numbers])
+
+
+def _product(op: ir.Operation, axes: Axes, evaluator: Evaluator, heads: Heads) -> _Lookup | None:
+    """What a product with zeros and ones takes out of a value with a cache axis, along what it sums over.
+
+    Raises:
+        Refusal: it makes heads in another way, and each reads a part of the cache.
+    """
+    left, right = op.operands
+    for source, matrix, at in ((right, left, rank_of(right) - 2), (left, right, rank_of(left) - 1)):
+        if not _along_another(source, at, axes):
+            continue
+        try:
+            given = evaluator(matrix)
+        except NotEvaluable:
+            continue
+        if given.is_meta:
+            continue
+        # [.., made, summed], the same for all of a batch
+        entries = given if matrix == left else given.mT
+        first = entries.reshape(-1, *entries.shape[-2:])[0]
+        single = (first[0] != 0).sum() == 1 and ((first != 0).sum(1) == 1).all() and ((first == 1).sum(1) == 1).all()
+        if single and bool((entries == first).all()):
+            return _Lookup(source, at, first.int().argmax(1).tolist())
+        heads.check_product(op, first)
+    return None
+
+
+def _along_another(source: ir.Value, at: int, axes: Axes) -> bool:
+    dims = axes.of[source]
+    keyed = any(axis.follows is Follows.KEY for axis in axes_in(dims))
+    return keyed and not any(axis.tracked for axis in dims[at])
+
+
+def _rewrite(op: ir.Operation, lookup: _Lookup) -> None:
+    source, at, numbers = lookup.source, lookup.at, list(lookup.numbers)
+    shape, element = shape_of(source.type), element_of(source.type)
     times, rest = divmod(len(numbers), shape[at])
     each = [i for i in range(shape[at]) for _ in range(times)]
-    if rest or times == 0 or numbers not in (each, [*range(shape[at])] * times):
-        return
     builder = TorchBuilder(op)
+    if rest or times == 0 or numbers not in (each, [*range(shape[at])] * times):
+        if op.name in _PRODUCTS:
+            operands = [source, builder.integer(at), builder.indices(numbers)]
+            taken = builder.op("torch.aten.index_select", operands, op.results[0].type)
+            op.results[0].replace_all_uses_with(taken)
+            op.erase()
+        return
     inner = at + 1 if numbers == each else at
 
     def widened(extent: int) -> Sequence[int]:

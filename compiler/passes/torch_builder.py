@@ -51,6 +51,17 @@ class TorchBuilder:
             ip=self._point,
         ).results[0]
 
+    def indices(self, values: Sequence[int]) -> ir.Value:
+        """A vector of i64 constants."""
+        type_ = f"tensor<{len(values)}xsi64>"
+        return ir.Operation.create(
+            "torch.vtensor.literal",
+            results=[vtensor([len(values)], "si64")],
+            attributes={"value": ir.Attribute.parse(f"dense<{list(values)}> : {type_}")},
+            loc=self._location,
+            ip=self._point,
+        ).results[0]
+
     def float(self, value: float) -> ir.Value:
         """A ``!torch.float``."""
         return self._constant("float", ir.FloatAttr.get(ir.F64Type.get(), value))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from attention_decoders import CROSSED, FORMS
+from attention_decoders import BLENDED, CROSSED, FORMS
 from compiled import TOLERANCE, assert_equals_oracle, place_of, prompts_of
 from decoders import GOOD, PLAIN, REFUSED, Decoder, Refused
 from latent_decoders import LATENT
@@ -51,7 +51,7 @@ def assert_extend_equals_the_oracle(artifact: Path, reference: Reference) -> Non
             assert np.abs(found - wanted).max() <= TOLERANCE * max(1.0, float(np.abs(wanted).max())), length
 
 
-@pytest.mark.parametrize("refused", [*REFUSED, CROSSED], ids=lambda d: d.name)
+@pytest.mark.parametrize("refused", [*REFUSED, CROSSED, *BLENDED], ids=lambda d: d.name)
 def test_an_axis_that_is_not_provably_safe_is_refused(refused: Refused, tmp_path: Path) -> None:
     target = tmp_path / "out.snapcc"
     with pytest.raises(Refusal) as caught:
