@@ -38,7 +38,7 @@ class Plan:
     features: int
     layout: Layout
     joined: bool
-    grouping: Literal["expand", "interleave", "tile", "broadcast", "einsum", "index"]
+    grouping: Literal["expand", "interleave", "tile", "broadcast", "einsum", "index", "product"]
     fused: bool
     mask: Literal["where", "fill", "add", "keep"]
     softcap: float
@@ -107,7 +107,7 @@ def plans() -> st.SearchStrategy[Plan]:
         features=st.sampled_from([4, 8]),
         layout=st.sampled_from(["bhtd", "bthd", "tbhd", "bhdt", "btf"]),
         joined=st.booleans(),
-        grouping=st.sampled_from(["expand", "interleave", "tile", "broadcast", "einsum", "index"]),
+        grouping=st.sampled_from(["expand", "interleave", "tile", "broadcast", "einsum", "index", "product"]),
         fused=st.booleans(),
         mask=st.sampled_from(["where", "fill", "add", "keep"]),
         softcap=st.sampled_from([0.0, 2.0]),
@@ -170,6 +170,8 @@ class Drawn(nn.Module):
         plan = self.plan
         if plan.grouping == "index":
             return x[:, self.owner]
+        if plan.grouping == "product":
+            return torch.einsum("gh,bhtd->bgtd", functional.one_hot(self.owner, plan.kv_heads).to(x.dtype), x)
         if plan.grouping == "tile":
             return x.repeat(1, plan.group, 1, 1)
         if plan.grouping == "interleave":

@@ -28,9 +28,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("decoder", SPELLINGS, ids=lambda d: d.name)
 def test_equals_the_oracle(decoder: Decoder, tmp_path: Path) -> None:
-    model = tmp_path / "model.pt2"
-    torch.export.save(decoder.program(), model)
-    artifact = snapcc.compile(model, tmp_path / "out.snapcc", **OPTIONS)
+    artifact = snapcc.compile(decoder.program(), tmp_path / "out.snapcc", **OPTIONS)
     reference = Reference(decoder.program(), decoder.inputs, Policy(2, 8, 4, 4))
     assert_equals_oracle(artifact, [(1, 9, 24)], 20, reference)
 
@@ -40,8 +38,7 @@ def test_a_stack_of_a_fixed_batch_equals_the_oracle(tmp_path: Path) -> None:
     shelf = next(decoder for decoder in SPELLINGS if decoder.name == "shelf")
     shapes = ({1: QUERY}, {1: QUERY}, {4: PAST})
     program = torch.export.export(shelf.module(), shelf.arguments(3, 3, 5), dynamic_shapes=shapes, strict=False)
-    torch.export.save(program, tmp_path / "model.pt2")
-    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", sink=2, recent=8, topk=4, target="host")
+    artifact = snapcc.compile(program, tmp_path / "out.snapcc", sink=2, recent=8, topk=4, target="host")
     rows = assert_equals_oracle(artifact, [(1, 9, 24)], 10)
     # rows are told apart from layers, and from keys and values
     one = Stepwise(Reference(shelf.program(), shelf.inputs, Policy(2, 8, 4, 4)))

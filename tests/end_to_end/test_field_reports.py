@@ -88,9 +88,8 @@ def dialogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The artifact of a decoder with 32 rows, prompts and 14 slots."""
     decoder = next(d for d in GOOD if d.name == "monocle")
     folder = tmp_path_factory.mktemp("dialogue")
-    torch.export.save(decoder.program(), folder / "model.pt2")
     options = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 32, "prompts": (24,), "extends": ()}
-    return snapcc.compile(folder / "model.pt2", folder / "out.snapcc", target="host", **options)
+    return snapcc.compile(decoder.program(), folder / "out.snapcc", target="host", **options)
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +191,7 @@ def test_a_written_input_that_is_returned(tmp_path: Path) -> None:
     program = Layer.program(heads, width, length, write, torch.tensor([3]))
     source = snapcc.compile(program, tmp_path / "iree.mlir", batch=2, target="host", compile_to="iree").read_bytes()
     assert not_in_place(stream_ir(source, target_flags("cpu")), "decode", heads * width * length * 4) == []
-    torch.export.save(program, tmp_path / "model.pt2")
-    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", batch=2, target="host")
+    artifact = snapcc.compile(program, tmp_path / "out.snapcc", batch=2, target="host")
     assert_equals_oracle(artifact, [(3, 120)], 12)
 
 
@@ -231,9 +229,8 @@ def test_odd_sizes_and_several_tokens_at_once(tmp_path: Path) -> None:
     Kind: sizes that are no powers of two, and writes of several tokens, around the ring's end too.
     """
     program = _growing(seeded(lambda: Written(1, 128, IndexCopy())), 1, 128, torch.float32)
-    torch.export.save(program, tmp_path / "model.pt2")
     options = {"slots": 127, "topk": 0, "batch": 8, "prompts": (6,), "extends": (6,), "target": "host"}
-    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", **options)
+    artifact = snapcc.compile(program, tmp_path / "out.snapcc", **options)
     right, run = oracle(load_artifact(artifact)), snapcc.load(artifact)
     (tokens,) = prompts_of((6 * 23,), WORDS)
     run.prefill(tokens[:6], 7)
@@ -282,9 +279,8 @@ def test_masks_of_any_rank_and_type_in_f16(tmp_path: Path) -> None:
     Kind: ranks, types and broadcasts of masks.
     """
     program = _growing(seeded(lambda: Masks(4, 8, IndexCopy())), 4, 8, torch.float16)
-    torch.export.save(program, tmp_path / "model.pt2")
     options = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "prompts": (20,), "extends": (), "batch": 2}
-    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", target="host", **options)
+    artifact = snapcc.compile(program, tmp_path / "out.snapcc", target="host", **options)
     assert_near(artifact, prompts_of((5, 19), WORDS), 10)
 
 
@@ -300,8 +296,7 @@ def test_a_write_into_a_cache_of_symbolic_rows_in_bf16(tmp_path: Path) -> None:
         return cache.transpose(1, 2)
 
     program = Layer.program(8, 128, 32, write, torch.tensor([3, 5]), torch.bfloat16)
-    torch.export.save(program, tmp_path / "model.pt2")
-    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", batch=2, target="host")
+    artifact = snapcc.compile(program, tmp_path / "out.snapcc", batch=2, target="host")
     assert_near(artifact, prompts_of((3, 30), WORDS), 10)
 
 
@@ -383,9 +378,8 @@ def test_a_symbolic_past(tmp_path: Path) -> None:
         torch.export.export(seeded(Groups), (one, *caches), dynamic_shapes=shapes, strict=False)
     shapes = ({1: query}, {2: past}, {2: past})
     program = torch.export.export(seeded(Groups), (more, *caches), dynamic_shapes=shapes, strict=False)
-    torch.export.save(program, tmp_path / "model.pt2")
     options = {"slots": 14, "topk": 0, "prompts": (16,), "extends": (), "target": "host"}
-    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", **options)
+    artifact = snapcc.compile(program, tmp_path / "out.snapcc", **options)
     assert_equals_oracle(artifact, [(5,)], 20)
 
 

@@ -27,8 +27,7 @@ OPTIONS = {"sink": 2, "recent": 8, "target": "host"}
 
 def _run(decoder: Fixed, folder: Path) -> list[Row]:
     """Rows of a compiled decoder, equal to its oracle, past several wraps of its ring."""
-    torch.export.save(decoder.program(), folder / "model.pt")
-    artifact = snapcc.compile(folder / "model.pt", folder / "out.snapcc", batch=3, **OPTIONS)
+    artifact = snapcc.compile(decoder.program(), folder / "out.snapcc", batch=3, **OPTIONS)
     program = load_artifact(artifact)
     assert program.manifest.policy.slots == decoder.slots
     assert not program.manifest.program().prompts
@@ -82,8 +81,7 @@ def test_a_static_cache_of_transformers(tmp_path: Path) -> None:
     model.generation_config.cache_implementation = "static"
     wrapper = TorchExportableModuleForDecoderOnlyLM(model, batch_size=1, max_cache_len=14)
     program = wrapper.export(input_ids=torch.zeros(1, 1, dtype=torch.long), cache_position=torch.tensor([0]))
-    torch.export.save(program, tmp_path / "model.pt2")
-    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", target="host")
+    artifact = snapcc.compile(program, tmp_path / "out.snapcc", target="host")
     (row,) = assert_equals_oracle(artifact, [(19,)], 12)
     assert load_artifact(artifact).manifest.policy.slots == 14
     # the same model with a cache that grows, token by token too

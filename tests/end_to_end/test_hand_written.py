@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from attention_decoders import BLENDED, CROSSED, FORMS
 from compiled import TOLERANCE, assert_equals_oracle, place_of, prompts_of
 from decoders import GOOD, PLAIN, REFUSED, Decoder, Refused
@@ -20,11 +19,9 @@ OPTIONS = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3, "prompts"
 
 @pytest.mark.parametrize("decoder", [*GOOD, PLAIN, *LATENT], ids=lambda d: d.name)
 def test_equals_the_oracle(decoder: Decoder, tmp_path: Path) -> None:
-    model = tmp_path / "model.pt"
-    torch.export.save(decoder.program(), model)
     # one is planned too
     target = "sn40l" if decoder is GOOD[0] else "host"
-    artifact = snapcc.compile(model, tmp_path / "out.snapcc", target=target, **OPTIONS)
+    artifact = snapcc.compile(decoder.program(), tmp_path / "out.snapcc", target=target, **OPTIONS)
     reference = Reference(decoder.program(), decoder.inputs, Policy(2, 8, 4, 4))
     assert_equals_oracle(artifact, [(1, 11, 48)], 24, reference)
     assert_extend_equals_the_oracle(artifact, reference)
@@ -32,9 +29,7 @@ def test_equals_the_oracle(decoder: Decoder, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("decoder", FORMS, ids=lambda d: d.name)
 def test_forms_of_attention_equal_the_oracle(decoder: Decoder, tmp_path: Path) -> None:
-    model = tmp_path / "model.pt"
-    torch.export.save(decoder.program(), model)
-    artifact = snapcc.compile(model, tmp_path / "out.snapcc", target="host", **OPTIONS | {"extends": ()})
+    artifact = snapcc.compile(decoder.program(), tmp_path / "out.snapcc", target="host", **OPTIONS | {"extends": ()})
     assert_equals_oracle(artifact, [(1, 11, 48)], 24, Reference(decoder.program(), decoder.inputs, Policy(2, 8, 4, 4)))
 
 

@@ -223,18 +223,24 @@ def test_prompts_and_extends_are_compared(
     assert (np.abs(found - wanted).max() > TOLERANCE * max(1.0, float(np.abs(wanted).max()))) == wrong
 
 
-@pytest.mark.parametrize(
-    ("reach", "attribute", "by"), [(5, "sliding_window", -1), (17, "sliding_window", 1), (-16, "chunk", 1)]
-)
+REACHES = (5, 17, -16)
+"""A window that is a ring of its own, one that is applied by the slots' positions, and chunks: a layer of each."""
+
+
+@pytest.mark.parametrize("layer", range(len(REACHES)))
 def test_a_window_or_chunk_that_is_one_off_is_noticed(
-    reach: int, attribute: str, by: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A window that is a ring of its own, one that is applied by the slots' positions, and chunks."""
+    def change(module: ir.Operation) -> None:
+        operations = [view.operation for view in body(functions(module)["decode"]).operations]
+        attentions = [op for op in operations if op.name == "kv.attention"]
+        attribute, by = [("sliding_window", -1), ("sliding_window", 1), ("chunk", 1)][layer]
+        attentions[layer].attributes[attribute] = index_attribute(integer(attentions[layer], attribute) + by)
+
     right = pipelines.apply_policy
-    wrong = Mutate(lambda module: _set(module, "decode", "kv.attention", **{attribute: by}))
-    monkeypatch.setattr(pipelines, "apply_policy", lambda *given: [wrong, *right(*given)])
-    torch.export.save(drawn(replace(PLAINEST, reaches=(reach,))).program(), tmp_path / "model.pt2")
-    artifact = snapcc.compile(tmp_path / "model.pt2", tmp_path / "out.snapcc", **OPTIONS)
+    monkeypatch.setattr(pipelines, "apply_policy", lambda *given: [Mutate(change), *right(*given)])
+    program = drawn(replace(PLAINEST, reaches=REACHES)).program()
+    artifact = snapcc.compile(program, tmp_path / "out.snapcc", **OPTIONS)
     assert not holds(artifact, prompts_of((5, 20, 40), VOCABULARY), 16)
 
 

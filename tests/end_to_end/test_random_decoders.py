@@ -5,7 +5,6 @@ import os
 import tempfile
 from pathlib import Path
 
-import torch
 from compiled import assert_equals_oracle
 from hypothesis import HealthCheck, Phase, given, note, settings
 from random_decoders import Plan, drawn, plans
@@ -38,10 +37,8 @@ def compiles_and_agrees(plan: Plan) -> None:
     decoder, policy = drawn(plan), plan.policy
     options = dataclasses.asdict(policy)
     with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder, "model.pt2")
-        torch.export.save(decoder.program(), model)
-        artifact = snapcc.compile(
-            model, Path(folder, "out.snapcc"), batch=2, prompts=(32,), extends=(), target="host", **options
-        )
+        output = Path(folder, "out.snapcc")
+        own = {"batch": 2, "prompts": (32,), "extends": (), "target": "host"}
+        artifact = snapcc.compile(decoder.program(), output, **own, **options)
         reference = Reference(decoder.program(), decoder.inputs, policy)
         assert_equals_oracle(artifact, [(3, 29)], 20, reference)
