@@ -41,8 +41,10 @@ SEED ?= 0
 fuzz: setup
 	SNAPCC_FUZZ=$(N) $(BIN)/pytest -s --hypothesis-seed=$(SEED) tests/end_to_end/test_random_decoders.py
 
-# pytest comes last, so that its closing line is the last that is printed
-test: lint typecheck lit pytest
+# mypy takes one core and lit the others; pytest comes last, so that its closing line is the last that is printed
+test: setup
+	$(MAKE) --no-print-directory -j3 --output-sync=target typecheck lit lint
+	$(MAKE) --no-print-directory pytest
 
 lint: setup
 	$(BIN)/ruff check .

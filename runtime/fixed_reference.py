@@ -111,6 +111,17 @@ class FixedReference:
             past.append(row)
         return logits
 
+    def extend(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The last token's logits [V] f32 after more tokens, one after the other.
+
+        Raises:
+            RuntimeError: no prompt came before them.
+            ValueError: there is no token, or without a policy the program holds no more.
+        """
+        if not tokens:
+            raise ValueError("extend takes at least one token")
+        return [self.decode(token) for token in tokens][-1]
+
     def _kept(self, position: int) -> list[int]:
         policy = self._policy
         if policy is None:

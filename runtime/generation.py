@@ -19,11 +19,14 @@ class Row:
         prompt: its prompt.
         tokens: the new tokens; the first follows from the prefill's logits.
         logits: the logits [V] f32 from which each of them was taken.
+        turn: a next turn, behind which the last of the new tokens was taken: the new token before it, which no decode
+            has had, and more. None where there was none.
     """
 
     prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
     logits: list[NDArray[np.float32]] = field(default_factory=list)
+    turn: tuple[int, ...] | None = None
 
 
 def generate(
@@ -86,3 +89,16 @@ def generate(
             take(index, logits[index])
         each(step)
     return rows
+
+
+def take_turns(program: Program, rows: Sequence[Row], more: Sequence[Sequence[int]]) -> None:
+    """Extends each row that has new tokens by its last one and ``more``, and takes the new token behind them.
+
+    Raises:
+        InputError: from the engine, for tokens that it cannot take.
+    """
+    for index, (row, tokens) in enumerate(zip(rows, more, strict=True)):
+        row.turn = (row.tokens[-1], *(int(token) for token in tokens))
+        logits = program.extend(row.turn, index, len(row.prompt) + len(row.tokens) - 1)
+        row.tokens.append(int(logits.argmax()))
+        row.logits.append(logits)

@@ -10,7 +10,8 @@ much of it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -51,6 +52,9 @@ class Oracle(Protocol):
 
     def decode(self, token: int) -> NDArray[np.float32]:
         """The logits [V] f32 after one more token."""
+
+    def extend(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The last token's logits [V] f32 after more tokens."""
 
 
 class Choosing(Oracle, Protocol):
@@ -137,7 +141,7 @@ def compare_at_ties(row: Row, oracle: Choosing, dtype: str, wide: Choosing | Non
     taken: list[Boundary] = []
     for boundary in near:
         oracle.rewind([*taken, boundary])
-        others = [first, *(oracle.decode(token) for token in row.tokens[: len(row.logits) - 1])]
+        others = [first, *_behind_prompt(row, oracle)]
         tried = _judge(row, others, exact, UNIT[dtype])
         if tried.difference < best.difference:
             best, taken = tried, [*taken, boundary]
@@ -149,10 +153,25 @@ def compare_at_ties(row: Row, oracle: Choosing, dtype: str, wide: Choosing | Non
 def _follow(row: Row, oracle: Oracle, each: Callable[[int], None] = lambda step: None) -> list[NDArray[np.float32]]:
     """The oracle's logits at each of a row's steps, fed the row's own tokens."""
     followed = []
-    for step in range(len(row.logits)):
-        followed.append(oracle.prefill(row.prompt) if step == 0 else oracle.decode(row.tokens[step - 1]))
+    for step, logits in enumerate(itertools.chain(_of_prompt(row, oracle), _behind_prompt(row, oracle))):
+        followed.append(logits)
         each(step)
     return followed
+
+
+def _of_prompt(row: Row, oracle: Oracle) -> Iterator[NDArray[np.float32]]:
+    """The oracle's logits behind a row's prompt, if the row has any."""
+    if row.logits:
+        yield oracle.prefill(row.prompt)
+
+
+def _behind_prompt(row: Row, oracle: Oracle) -> Iterator[NDArray[np.float32]]:
+    """The oracle's logits at a row's steps behind its prompt's."""
+    decoded = len(row.logits) - (1 if row.turn is None else 2)
+    for token in row.tokens[: max(decoded, 0)]:
+        yield oracle.decode(token)
+    if row.turn is not None:
+        yield oracle.extend(row.turn)
 
 
 def _judge(

@@ -287,8 +287,9 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs the artifact, then PyTorch on the exported program with its full cache, where what the policy drops is "
         "masked, fed the artifact's own tokens. Without a prompt, random tokens are taken, long enough for a selection "
-        "where the artifact can take them. In f32 a logit may differ by 1e-4, for logits beyond 1 times the step's "
-        "largest, and every token must be PyTorch's own choice. In bf16 and f16 it may differ by 2 times what "
+        "where the artifact can take them. Where it has a compiled extend, a next turn of random tokens goes through "
+        "that, and one more new token is compared. In f32 a logit may differ by 1e-4, for logits beyond 1 times the "
+        "step's largest, and every token must be PyTorch's own choice. In bf16 and f16 it may differ by 2 times what "
         "PyTorch's own differ by from PyTorch's in f32 on the same weights. Where two candidates of a selection score "
         "so nearly the same that rounding decides, PyTorch's other choice is tried too, and said."
     )

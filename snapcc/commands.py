@@ -15,6 +15,7 @@ from .options import Options
 from .progress import Progress
 
 if TYPE_CHECKING:
+    from snapcc.runtime.engine import Program
     from snapcc.runtime.generation import Row
 
     from .artifact import Artifact
@@ -96,7 +97,8 @@ def run_command(options: argparse.Namespace) -> int:
     forced = None if options.force_tokens is None else _read_rows(options.force_tokens)
     count = _count(options, forced, len(prompts))
     stops = options.stop_at_eos or (options.prompt is not None and forced is None)
-    rows = _generate(artifact, prompts, count, forced, stops, Progress(options.quiet))
+    progress = Progress(options.quiet)
+    rows = _generate(_load(artifact, progress), artifact, prompts, count, forced, stops, progress)
     if options.save_logits is not None:
         _save_logits(rows, options.save_logits, artifact.manifest.vocabulary)
     texts = None if tokenizer is None else [tokenizer.decode(row.tokens, skip_special_tokens=True) for row in rows]
@@ -111,9 +113,10 @@ def run_command(options: argparse.Namespace) -> int:
 
 def verify_command(options: argparse.Namespace) -> int:
     """``snapcc verify``."""
+    from snapcc.runtime.generation import take_turns
     from snapcc.runtime.verification import ROUNDING, TOLERANCE, compare_at_ties
 
-    from .oracle import example_prompts, oracle
+    from .oracle import example_prompts, example_turns, oracle
 
     artifact, progress = _open(options), Progress(options.quiet)
     manifest = artifact.manifest
@@ -121,7 +124,11 @@ def verify_command(options: argparse.Namespace) -> int:
         prompts = example_prompts(manifest, options.max_new_tokens)
     else:
         prompts, _ = _prompts(options, artifact)
-    rows = _generate(artifact, prompts, options.max_new_tokens, None, False, progress)
+    program = _load(artifact, progress)
+    rows = _generate(program, artifact, prompts, options.max_new_tokens, None, False, progress)
+    if more := example_turns(manifest, rows):
+        with progress.step(f"a next turn of each row, {sum(map(len, more))} tokens"):
+            take_turns(program, rows, more)
     with progress.step("preparing PyTorch's reference"):
         reference = oracle(artifact)
         wide = None if manifest.dtype == "f32" else oracle(artifact, wide=True)
@@ -135,6 +142,7 @@ def verify_command(options: argparse.Namespace) -> int:
             "row": index,
             "prompt": len(row.prompt),
             "selected": manifest.policy.selected(len(row.prompt)) if manifest.program().prompts else 0,
+            "extended": 0 if row.turn is None else len(row.turn),
             "new_tokens": result.steps,
             "max_abs_difference": result.difference,
             "max_abs_logit": result.largest,
@@ -152,9 +160,10 @@ def verify_command(options: argparse.Namespace) -> int:
         print(json.dumps({"holds": holds, "tolerance": TOLERANCE, "rounding": rounding, "rows": shown}))
         return 0 if holds else 1
     for entry, result in zip(shown, results, strict=True):
+        extended = f"{entry['extended']} more through extend, " if entry["extended"] else ""
         own = "" if wide is None else f", PyTorch's own by {entry['rounding']:.2g} from those in f32"
         print(
-            f"row {entry['row']}: {entry['prompt']} tokens ({entry['selected']} selected), "
+            f"row {entry['row']}: {entry['prompt']} tokens ({entry['selected']} selected), {extended}"
             f"{entry['tokens_equal']} of {entry['new_tokens']} tokens are PyTorch's own choice, logits differ by "
             f"{entry['max_abs_difference']:.2g} at most (largest {entry['max_abs_logit']:.3g}{own}): "
             f"{'equal' if entry['holds'] else 'DIFFERENT'}"
@@ -172,7 +181,6 @@ def verify_command(options: argparse.Namespace) -> int:
 def bench_command(options: argparse.Namespace) -> int:
     """``snapcc bench``."""
     from snapcc.runtime.benchmark import compare
-    from snapcc.runtime.engine import Program
     from snapcc.runtime.exported import ExportedDecoder
 
     from .contents import restore_program, weight_bytes
@@ -180,8 +188,7 @@ def bench_command(options: argparse.Namespace) -> int:
 
     artifact, progress = _open(options), Progress(options.quiet)
     manifest = artifact.manifest
-    with progress.step("loading the program"):
-        program = Program(artifact.folder, artifact.weights, manifest.program())
+    program = _load(artifact, progress)
     with progress.step("preparing PyTorch's program"):
         decoder = ExportedDecoder(restore_program(artifact), described(manifest))
     with progress.step(f"{options.rounds} rounds, and one that does not count"):
@@ -229,7 +236,15 @@ def _open(options: argparse.Namespace) -> Artifact:
         return load(options.artifact)
 
 
+def _load(artifact: Artifact, progress: Progress) -> Program:
+    from snapcc.runtime.engine import Program
+
+    with progress.step("loading the program"):
+        return Program(artifact.folder, artifact.weights, artifact.manifest.program())
+
+
 def _generate(
+    program: Program,
     artifact: Artifact,
     prompts: Sequence[Sequence[int]],
     count: int,
@@ -237,14 +252,11 @@ def _generate(
     stops: bool,
     progress: Progress,
 ) -> list[Row]:
-    from snapcc.runtime.engine import Program
     from snapcc.runtime.generation import generate
 
-    manifest = artifact.manifest
-    with progress.step("loading the program"):
-        program = Program(artifact.folder, artifact.weights, manifest.program())
+    ends = artifact.manifest.end_of_sequence
     with progress.step(f"{sum(map(len, prompts))} tokens of {len(prompts)} prompts, {count} new tokens each"):
-        return generate(program, prompts, count, forced, manifest.end_of_sequence if stops else ())
+        return generate(program, prompts, count, forced, ends if stops else ())
 
 
 def _prompts(options: argparse.Namespace, artifact: Artifact) -> tuple[list[list[int]], Any]:

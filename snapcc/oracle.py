@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .artifact import Artifact
 from .manifest import Manifest
 
 if TYPE_CHECKING:
+    from snapcc.runtime.generation import Row
     from snapcc.runtime.reference import FixedReference, ProgramInputs, Reference
 
 _SEED = 0
@@ -58,3 +60,17 @@ def example_prompts(manifest: Manifest, new_tokens: int) -> list[list[int]]:
         [generator.randrange(manifest.vocabulary) for _ in range(max(lengths[row % len(lengths)], 1))]
         for row in range(manifest.batch)
     ]
+
+
+def example_turns(manifest: Manifest, rows: Sequence[Row]) -> list[list[int]]:
+    """More random tokens for a next turn of each row: as many as the shortest compiled extend takes, if there is room.
+
+    With the row's last token in front, there is a call of that length and one that is padded. None for any row where
+    the program has no extend, or where a row's last token stands behind the model's last position.
+    """
+    room = [manifest.max_positions - len(row.prompt) - len(row.tokens) for row in rows]
+    extends = manifest.program().extends
+    if not extends or min(room) < 0:
+        return []
+    generator = random.Random(_SEED + 1)
+    return [[generator.randrange(manifest.vocabulary) for _ in range(min(extends[0], left))] for left in room]

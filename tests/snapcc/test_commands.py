@@ -20,6 +20,7 @@ from snapcc import cli, frontend
 from snapcc.frontend import import_functions
 from snapcc.options import FILES
 from snapcc.runtime import verification
+from snapcc.runtime.engine import Program
 from snapcc.runtime.reference import Boundary
 from snapcc.runtime.verification import TOLERANCE, compare
 from snapcc.sn40l_target.schema import Plan
@@ -204,9 +205,21 @@ def test_verify_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (status, result["holds"], result["tolerance"]) == (0, True, TOLERANCE)
     assert [row["prompt"] for row in result["rows"]] == [19, 10, 5]
     assert [row["selected"] for row in result["rows"]] == [4, 0, 0]
-    assert [row["tokens_equal"] for row in result["rows"]] == [12, 12, 12]
+    # one more than asked for, behind a next turn: the last token and the 20 of the compiled extend
+    assert [row["extended"] for row in result["rows"]] == [21, 21, 21]
+    assert [(row["new_tokens"], row["tokens_equal"]) for row in result["rows"]] == [(13, 13)] * 3
     assert all(row["max_abs_difference"] < 1e-4 for row in result["rows"])
     assert [(row["rounding"], row["ties"]) for row in result["rows"]] == [(0.0, [])] * 3
+
+
+def test_verify_sees_a_wrong_extend(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = Program.extend
+    monkeypatch.setattr(Program, "extend", lambda self, tokens, row, start: right(self, tokens, row, start - 1))
+    status, output, _ = run(capsys, "verify", folder / "model.snapcc", "--json", "--max-new-tokens", 2)
+    result = json.loads(output)
+    assert (status, [row["first_difference"] for row in result["rows"]]) == (1, [2, 2, 2])
 
 
 def test_verify_says_which_ties_it_needed(
