@@ -28,7 +28,7 @@ class Heads:
         for view in body(function).operations:
             op = view.operation
             if op.name == "kv.append":
-                self._own |= axes_in(axes.of[op.results[0]])
+                self._own |= {axis for axis in axes_in(axes.of[op.results[0]]) if not axis.tracked}
             elif op.name == "torch.aten.bmm":
                 for operand in op.operands:
                     if any(axis.follows is Follows.KEY for axis in axes_in(axes.of[operand])):
