@@ -71,7 +71,7 @@ class ExportedDecoder:
     """
 
     def __init__(self, program: ExportedProgram, inputs: ProgramInputs, wide: bool = False) -> None:
-        program = _functional(program)
+        program = functional(program)
         module = _without_assertions(program.graph_module)
         self.module = _widened(module) if wide else module
         self.inputs = inputs
@@ -246,7 +246,7 @@ class ExportedDecoder:
         return first.reshape(-1, logits.shape[-1])[-1].float().numpy()
 
 
-def _functional(program: ExportedProgram) -> ExportedProgram:
+def functional(program: ExportedProgram) -> ExportedProgram:
     """The program without in-place ops, whose effects no edge of the graph shows; otherwise unchanged."""
     ops = [node.target for node in program.graph.nodes if node.op == "call_function"]
     # detach_ is in place by its name alone: it changes no element
@@ -255,8 +255,8 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
         with warnings.catch_warnings():
             # torch copies a pytree specification of its own in a way that it deprecates
             warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
-            functional: ExportedProgram = program.run_decompositions({})
-            return functional
+            made: ExportedProgram = program.run_decompositions({})
+            return made
     return program
 
 

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from snapcc.compiler.dialect.policy import Policy
 
 from .attribution import FUSED, Attention, AttributionError, bind, find_attentions, fused_logits, masked, see_at_most
-from .exported import ExportedDecoder, ProgramInputs
+from .exported import ExportedDecoder, ProgramInputs, functional
 from .fixed_reference import FixedReference
 from .selection import ranked
 
@@ -225,6 +225,8 @@ def reference(
     program: ExportedProgram, inputs: ProgramInputs, policy: Policy | None, wide: bool = False
 ) -> Reference | FixedReference:
     """The reference for a program, whether its caches grow or have a fixed length."""
+    # once for both: what is functional already is taken as it is
+    program = functional(program)
     fixed = ExportedDecoder(program, inputs).length is not None
     return (FixedReference if fixed else Reference)(program, inputs, policy, wide)
 

@@ -1,6 +1,7 @@
 """Architectures that differ in their attention, with transformers' own code and random weights, against the oracle.
 
-A dozen of those that ``make zoo`` measures, each cut to what is special about it.
+A few of those that ``make zoo`` measures, each cut to what is special about it; rotations of a part of each head and
+windows that do not fit are in decoders written by hand.
 """
 
 from __future__ import annotations
@@ -20,10 +21,6 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "mpt": {"n_layers": 1},
     # one head of keys and values, attention beside the feed-forward
     "falcon": {"num_hidden_layers": 1},
-    # a part of each head rotated
-    "stablelm": {"num_hidden_layers": 1},
-    # a window that does not fit into the slots is applied by position
-    "mistral": {"num_hidden_layers": 1, "sliding_window": 20},
     # one that fits is a ring of its own, beside full attention; soft caps
     "gemma2": {"sliding_window": 12},
     # chunks beside full attention, rotations by complex numbers, scores of experts scattered
