@@ -512,7 +512,7 @@ class _Attribution:
         index, _, sequence_axis = self._decoder.inputs.caches[cache]
         source, batch = self._decoder.users[index], self._decoder.batch
         start: Tensor = self._values[source]
-        # of a fixed batch; where several have its extent, the first
+        # those of the extent of a fixed batch
         of_rows = [axis for axis, extent in enumerate(start.shape) if extent == batch > 1 and axis != sequence_axis]
         if batch > 1 and not of_rows:
             raise AttributionError(f"{self._names([cache])}, and has no axis of its {batch} rows")
@@ -528,6 +528,10 @@ class _Attribution:
             return (now != base).flatten(1).any(1)
 
         everything = reached(lambda x: x)
+        # one sequence is read by its share of the logits, a layer or the keys alone by all of them or none
+        while len(of_rows) > 1 and int(everything.sum()) * batch != len(everything):
+            del of_rows[0]
+            everything = reached(lambda x: x)
         name = f"{self._names([cache])} by {_where(node)}"
         if int(everything.sum()) * batch != len(everything):
             raise AttributionError(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch_mlir import ir
 
 from ..analysis.aten import owner, tensor_operands
+from ..analysis.axes import Axes
 from ..analysis.functions import (
     Attributes,
     argument_attributes,
@@ -37,7 +38,8 @@ class RaiseAppend:
 
     Applies to each function with arguments of role "cache". Relies on the frontend's names: the result of a
     cache's name is that cache, grown; ``kv.row_axis`` says which of its dimensions is the rows' (the first, where it
-    is not given). The grown cache must hold the past where it was and the new tokens' values behind it; whether it
+    is not given); where several have the extent of a batch, it is the one along which the new tokens have their rows.
+    The grown cache must hold the past where it was and the new tokens' values behind it; whether it
     was made by a concat, a pad and a sum or by writing into a longer tensor does not matter, nor how the values that
     are read were cut out of it (``compiler/analysis/regions.py``). Where reads divide a dimension, as those of a tensor
     that stacks layers, or keys and values, each part becomes a cache of its own, named as one would index the input
@@ -112,7 +114,7 @@ class _Raising:
         self._regions = Regions()
         self._entries = argument_attributes(function)
         self._returned = result_attributes(function)
-        self._caches = self._find()
+        self._caches = [self._with_rows(cache) for cache in self._find()]
         self._touched = self._follow()
 
     def run(self) -> None:
@@ -159,6 +161,25 @@ class _Raising:
                     "keep the rows of the batch first",
                 )
         return found
+
+    def _with_rows(self, cache: _Cache) -> _Cache:
+        """The cache with the dimension of its rows as the new tokens show it, where several have the rows' extent."""
+        shape = shape_of(cache.argument.type)
+        alike = [i for i, extent in enumerate(shape) if i != cache.axis and extent == shape[cache.rows]]
+        if shape[cache.rows] == 1 or len(alike) == 1:
+            return cache
+        axes = Axes(self._function)
+        new = [(cache.past if i == cache.axis else 0, extent) for i, extent in enumerate(shape_of(cache.grown.type))]
+        sources = [box for box in restricted(self._regions.of(cache.grown), new) if not box.empty]
+        shown = [i for i in alike if all(_has_rows(box, i, axes) for box in sources)]
+        if len(shown) != 1:
+            raise Refusal(
+                owner(cache.grown) or self._function,
+                f"the cache '{cache.name}' has {shape[cache.rows]} entries along its axes "
+                f"{', '.join(map(str, alike))}, as many as there are rows, and which are the rows is not seen",
+                "export the program for another number of rows",
+            )
+        return replace(cache, rows=shown[0])
 
     def _follow(self) -> dict[ir.Value, None]:
         """The caches and all that only moves their elements, in the order in which they are made."""
@@ -452,3 +473,9 @@ def _sliced(builder: TorchBuilder, value: ir.Value, dim: int, interval: Interval
     cut = vtensor([high - low if i == dim else extent for i, extent in enumerate(shape)], element_of(value.type))
     operands = [value, *(builder.integer(n) for n in (dim, low, high, 1))]
     return builder.op("torch.aten.slice.Tensor", operands, cut)
+
+
+def _has_rows(box: Box, at: int, axes: Axes) -> bool:
+    """Whether a dimension of a value runs, in a part of it, along the rows of the tokens."""
+    dim = box.dims[at]
+    return dim >= 0 and isinstance(box.source, ir.Value) and axes.row in axes.of[box.source][dim]

@@ -130,3 +130,37 @@ func.func @old_alone(%past: !torch.vtensor<[3,7,4],f32> {kv.name = "s", kv.role 
   %grown = torch.aten.cat %list, %one : !torch.list<vtensor>, !torch.int -> !torch.vtensor<[3,8,4],f32>
   return %grown, %y : !torch.vtensor<[3,8,4],f32>, !torch.vtensor<[3,7,4],f32>
 }
+
+// -----
+
+// A layer for each of two rows: the rows are those of the new tokens, whatever the attribute says.
+
+// CHECK-LABEL: func.func @as_many_layers_as_rows(
+// CHECK: "kv.append"(%{{.+}}, %{{.+}}) {axis = 1 : i64} : (!torch.vtensor<[2,7,4],f32>, !torch.vtensor<[2,1,4],f32>) -> !torch.vtensor<[2,8,4],f32>
+func.func @as_many_layers_as_rows(%past: !torch.vtensor<[2,2,7,4],f32> {kv.name = "s", kv.role = "cache"}, %tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %table: !torch.vtensor<[9,4],f32> {kv.name = "w", kv.role = "other"}) -> (!torch.vtensor<[2,2,8,4],f32> {kv.name = "s"}, !torch.vtensor<[2,8,4],f32> {kv.name = "y"}) {
+  %zero = torch.constant.int 0
+  %one = torch.constant.int 1
+  %two = torch.constant.int 2
+  %minus = torch.constant.int -1
+  %false = torch.constant.bool false
+  %new = torch.aten.embedding %table, %tokens, %minus, %false, %false : !torch.vtensor<[9,4],f32>, !torch.vtensor<[2,1],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[2,1,4],f32>
+  %layer = torch.aten.unsqueeze %new, %zero : !torch.vtensor<[2,1,4],f32>, !torch.int -> !torch.vtensor<[1,2,1,4],f32>
+  %layers = torch.prim.ListConstruct %layer, %layer : (!torch.vtensor<[1,2,1,4],f32>, !torch.vtensor<[1,2,1,4],f32>) -> !torch.list<vtensor>
+  %both = torch.aten.cat %layers, %zero : !torch.list<vtensor>, !torch.int -> !torch.vtensor<[2,2,1,4],f32>
+  %list = torch.prim.ListConstruct %past, %both : (!torch.vtensor<[2,2,7,4],f32>, !torch.vtensor<[2,2,1,4],f32>) -> !torch.list<vtensor>
+  %grown = torch.aten.cat %list, %two : !torch.list<vtensor>, !torch.int -> !torch.vtensor<[2,2,8,4],f32>
+  %first = torch.aten.select.int %grown, %zero, %one : !torch.vtensor<[2,2,8,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[2,8,4],f32>
+  %second = torch.aten.select.int %grown, %zero, %zero : !torch.vtensor<[2,2,8,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[2,8,4],f32>
+  %y = torch.aten.add.Tensor %first, %second, %one : !torch.vtensor<[2,8,4],f32>, !torch.vtensor<[2,8,4],f32>, !torch.int -> !torch.vtensor<[2,8,4],f32>
+  return %grown, %y : !torch.vtensor<[2,2,8,4],f32>, !torch.vtensor<[2,8,4],f32>
+}
+
+// -----
+
+// REFUSED: raise_append_stacked.mlir:[[# @LINE + 4]]:{{[0-9]+}}: error: the cache 's' has 2 entries along its axes 0, 1, as many as there are rows, and which are the rows is not seen; export the program for another number of rows
+func.func @rows_that_are_not_seen(%past: !torch.vtensor<[2,2,7,4],f32> {kv.name = "s", kv.role = "cache"}, %tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = "tokens"}, %new: !torch.vtensor<[2,2,1,4],f32> {kv.name = "x", kv.role = "other"}) -> (!torch.vtensor<[2,2,8,4],f32> {kv.name = "s"}) {
+  %two = torch.constant.int 2
+  %list = torch.prim.ListConstruct %past, %new : (!torch.vtensor<[2,2,7,4],f32>, !torch.vtensor<[2,2,1,4],f32>) -> !torch.list<vtensor>
+  %grown = torch.aten.cat %list, %two : !torch.list<vtensor>, !torch.int -> !torch.vtensor<[2,2,8,4],f32>
+  return %grown : !torch.vtensor<[2,2,8,4],f32>
+}
