@@ -7,6 +7,7 @@ import copy
 import inspect
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def load(folder: str | Path, dtype: str = "checkpoint") -> Decoder:
     [B, H, T, D] of each layer that has its own, beside ``input_ids`` [B, Q] i64 and, where the model takes them,
     ``position_ids`` [B, Q] i64. The masks are those that the model makes itself from the lengths. A model with layers
     that carry state (convolutions, state spaces, linear attention) is exported for one token of each row, with its
-    states as inputs ``conv_<i>`` and ``recurrent_<i>``, rows first.
+    states as inputs ``conv_<i>`` and ``recurrent_<i>``, rows first; those that modules keep, as ``kept_<i>``.
 
     Raises:
         FrontendError: the folder does not load, or its model keeps what is neither keys and values nor such a state.
@@ -98,10 +99,10 @@ def from_model(model: Any, name: str) -> Decoder:
         FrontendError: its layers keep what is not known here, or torch.export cannot take it.
     """
     with _for_inference(model):
-        layers = _layers(model)
+        layers, kept = _layers(model)
         try:
             first = _first_position(model)
-            program = _export(model, layers, first)
+            program = _export(model, layers, kept, first)
         except Exception as error:
             raise FrontendError(f"torch.export cannot export {type(model).__name__}: {_reason(error)}") from error
     return from_program(
@@ -181,6 +182,7 @@ def _for_inference(model: Any) -> Iterator[None]:
     training = [module for module in model.modules() if module.training]
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     experts = model.config._experts_implementation if model._can_set_experts_implementation() else None
+    attributes = [(vars(module), dict(vars(module))) for module in model.modules()]
     model.eval().requires_grad_(False)
     if experts is not None:
         # the others branch on the routing, or hide in an op of their own
@@ -188,6 +190,8 @@ def _for_inference(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        for now, then in attributes:
+            now.update((name, then[name]) for name in _assigned(now, then))
         if experts is not None:
             model.set_experts_implementation(experts)
         for module in training:
@@ -196,13 +200,32 @@ def _for_inference(model: Any) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
+def _assigned(now: dict[str, Any], then: dict[str, Any]) -> list[str]:
+    """The attributes of a module that were given another tensor."""
+    return [
+        name
+        for name, value in now.items()
+        if name in then and value is not then[name] and any(isinstance(v, Tensor) for v in (value, then[name]))
+    ]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A state that a module keeps in an attribute of its own: its value after one token of one row."""
+
+    attributes: dict[str, Any]
+    name: str
+    value: Tensor
+
+
 class _Step(nn.Module):
     """One call of a model with its caches as plain inputs and outputs; the model makes its own masks."""
 
-    def __init__(self, model: Any, layers: Sequence[Any], first: int | None) -> None:
+    def __init__(self, model: Any, layers: Sequence[Any], kept: Sequence[_Kept], first: int | None) -> None:
         super().__init__()
         self.model = model
         self._layers = layers
+        self._kept = kept
         self._first = first
         self._cache_argument = _cache_argument(model)
 
@@ -214,6 +237,7 @@ class _Step(nn.Module):
         values: list[Tensor],
         conv: Sequence[Tensor] = (),
         recurrent: Sequence[Tensor] = (),
+        kept: Sequence[Tensor] = (),
     ) -> tuple[Any, ...]:
         # Said here once; torch.export would find it out layer by layer, at twice the time.
         batch, query = input_ids.shape
@@ -221,7 +245,7 @@ class _Step(nn.Module):
         for tensor in (*keys, *values):
             _check(tensor.shape[0] == batch)
             _check(tensor.shape[2] == past)
-        for tensor in (*conv, *recurrent):
+        for tensor in (*conv, *recurrent, *kept):
             _check(tensor.shape[0] == batch)
         arguments = {}
         if position_ids is not None:
@@ -240,9 +264,16 @@ class _Step(nn.Module):
         for held, given in ((convolved, conv), (recurring, recurrent)):
             for (states, index), state in zip(held, given, strict=True):
                 states[index] = state.clone()
+        before = [one.attributes[one.name] for one in self._kept]
+        for one, state in zip(self._kept, kept, strict=True):
+            one.attributes[one.name] = state
         arguments[self._cache_argument] = cache
         out = self.model(input_ids=input_ids, use_cache=True, **arguments)
         after = [[states[index] for states, index in held] for held in (convolved, recurring)]
+        after.append([one.attributes[one.name] for one in self._kept])
+        # torch.export wants a module's attributes as they were
+        for one, value in zip(self._kept, before, strict=True):
+            one.attributes[one.name] = value
         grown = [layer.keys for layer in own], [layer.values for layer in own]
         return (out.logits, *grown, *after) if any(after) else (out.logits, *grown)
 
@@ -284,11 +315,11 @@ def _longest(model: Any, first: int | None) -> int | None:
     return int(rows) - (first or 0) if isinstance(rows, int) else None
 
 
-def _layers(model: Any) -> list[Any]:
-    """The cache's layers, filled by one token; every layer with keys and values of its own keeps every token.
+def _layers(model: Any) -> tuple[list[Any], list[_Kept]]:
+    """The cache's layers, filled by one token, and the states of layers that are kept in modules instead.
 
-    A sliding layer would cut its cache by a count that it keeps in Python. The window is in the masks too, and a layer
-    that keeps every token gives the same logits.
+    Every layer with keys and values of its own keeps every token. A sliding layer would cut its cache by a count that
+    it keeps in Python; the window is in the masks too, and a layer that keeps every token gives the same logits.
     """
     cache: Any = DynamicCache(config=model.config)
     plain: Any = DynamicLayer  # not typed
@@ -307,6 +338,7 @@ def _layers(model: Any) -> list[Any]:
     argument = _cache_argument(model)
     if argument not in _parameters(model):
         raise FrontendError(f"{type(model).__name__} takes no cache: it is no decoder with a cache")
+    before = [(vars(module), dict(vars(module))) for module in model.modules()]
     if all(type(layer) is plain for layer in cache.layers):
         # as many as the model fills: a config for encoder and decoder may count the encoder's
         cache.layers, cache.layer_class_to_replicate = [], plain
@@ -319,15 +351,20 @@ def _layers(model: Any) -> list[Any]:
         ) from error
     except Exception as error:
         raise FrontendError(f"{type(model).__name__} fails on one token of one row: {_reason(error)}") from error
-    for index, layer in enumerate(cache.layers):
-        if type(layer) is LinearAttentionLayer and not any(_held([layer], kind) for kind in _STATES):
-            raise FrontendError(
-                f"layer {index} of {type(model).__name__} leaves its state out of the cache: it is kept in the module, "
-                "where no program sees it"
-            )
+    without = [
+        index
+        for index, layer in enumerate(cache.layers)
+        if type(layer) is LinearAttentionLayer and not any(_held([layer], kind) for kind in _STATES)
+    ]
+    kept = [_Kept(now, name, now[name]) for now, then in before for name in _assigned(now, then) if without]
+    if without and not kept:
+        raise FrontendError(
+            f"layer {without[0]} of {type(model).__name__} leaves its state out of the cache, and no module has it in "
+            "an attribute: no program sees it"
+        )
     if not _with_keys(cache.layers) or any(type(x) is plain and not x.is_initialized for x in cache.layers):
         raise FrontendError(f"{type(model).__name__} leaves its cache empty: it is no decoder with a cache")
-    return list(cache.layers)
+    return list(cache.layers), kept
 
 
 def _with_keys(layers: Sequence[Any]) -> list[Any]:
@@ -355,26 +392,29 @@ def _copied(layer: Any) -> Any:
     return copied
 
 
-def _export(model: Any, layers: Sequence[Any], first: int | None) -> ExportedProgram:
+def _export(model: Any, layers: Sequence[Any], kept: Sequence[_Kept], first: int | None) -> ExportedProgram:
     """For any number of tokens; for one where it carries state, or where it takes one only beside a cache."""
-    if any(_held(layers, kind) for kind in _STATES):
+    if kept or any(_held(layers, kind) for kind in _STATES):
         # several would go through the layers' kernels for prompts
-        return _traced(model, layers, first, one_token=True)
+        return _traced(model, layers, kept, first, one_token=True)
     try:
-        return _traced(model, layers, first, one_token=False)
+        return _traced(model, layers, kept, first, one_token=False)
     except Exception as error:
         with contextlib.suppress(Exception):
-            return _traced(model, layers, first, one_token=True)
+            return _traced(model, layers, kept, first, one_token=True)
         raise error
 
 
-def _traced(model: Any, layers: Sequence[Any], first: int | None, one_token: bool) -> ExportedProgram:
+def _traced(
+    model: Any, layers: Sequence[Any], kept: Sequence[_Kept], first: int | None, one_token: bool
+) -> ExportedProgram:
     # Sizes of at least 2, all different: 0 and 1 would be taken for constants, equal ones for one another.
     batch, query, past = 2, 3, 5
     longest = _longest(model, first)
     b, q, p = Dim("batch", min=1), Dim("query", min=1, max=longest), Dim("past", min=0, max=longest)
     own = _with_keys(layers)
     states = [[held[index] for held, index in _held(layers, kind)] for kind in _STATES]
+    states.append([one.value for one in kept])
     states = states if any(states) else []
     tokens: Any = {0: b, 1: q}
     if one_token:
@@ -402,7 +442,7 @@ def _traced(model: Any, layers: Sequence[Any], first: int | None, one_token: boo
         [{0: b, 2: p} for _ in own],
         *([{0: b} for _ in held] for held in states),
     )
-    step = _Step(model, layers, first)
+    step = _Step(model, layers, kept, first)
     with torch.no_grad():
         try:
             program = torch.export.export(step, arguments, dynamic_shapes=dynamic, strict=False)

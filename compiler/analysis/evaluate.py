@@ -84,7 +84,10 @@ class Evaluator:
         elif producer.name == "torch.prim.ListConstruct":
             self._known[value] = [self._known[v] for v in producer.operands]
         elif producer.name == "torch.vtensor.literal":
-            self._known[value] = literal(producer)
+            try:
+                self._known[value] = literal(producer)
+            except NotConstant:
+                raise NotEvaluable(value, f"a constant of {element_of(value.type)} cannot be read") from None
         elif producer.name == "torch.prim.NumToTensor.Scalar":
             self._known[value] = _scalar_tensor(self._known[producer.operands[0]])
         elif producer.name == "kv.parameter":
@@ -168,6 +171,10 @@ def literal(producer: ir.Operation) -> torch.Tensor:
 
     attribute = producer.attributes["value"]
     kind = element_of(producer.results[0].type)
+    half = {"bf16": torch.bfloat16, "f16": torch.float16}.get(kind)
+    if half is not None and isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
+        number = ir.FloatAttr(attribute.get_splat_value()).value
+        return torch.full(shape_of(producer.results[0].type), number, dtype=half)
     dtype = {"f32": "float32", "f64": "float64", "si64": "int64", "si32": "int32", "i1": "bool", "ui8": "uint8"}.get(
         kind
     )

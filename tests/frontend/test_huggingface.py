@@ -125,13 +125,8 @@ def test_dtype(dtype: str, expected: torch.dtype, tmp_path: Path) -> None:
     torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
 
 
-def test_layers_with_a_state_are_exported_for_one_token() -> None:
-    options = {**SMALL, "layer_types": ["conv", "full_attention"], "conv_L_cache": 3}
-    torch.manual_seed(0)
-    model: Any = transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**options)).eval()
-    decoder = from_model(model, "lfm2")
-    assert [(state.name, state.row_axis, state.initial) for state in decoder.states] == [("conv_0", 0, None)]
-    assert not decoder.supports_prefill
+def check_steps(decoder: Decoder, model: Any) -> None:
+    """The program's logits, token by token, are those of the model for all tokens."""
     names = decoder.input_names
     described = ProgramInputs(
         tokens=names.index("input_ids"),
@@ -147,10 +142,38 @@ def test_layers_with_a_state_are_exported_for_one_token() -> None:
     assert np.allclose(np.stack(stepped), wanted.numpy(), atol=1e-4)
 
 
-def test_a_layer_whose_state_is_not_in_the_cache_is_refused() -> None:
+def test_layers_with_a_state_are_exported_for_one_token() -> None:
+    options = {**SMALL, "layer_types": ["conv", "full_attention"], "conv_L_cache": 3}
+    torch.manual_seed(0)
+    model: Any = transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**options)).eval()
+    decoder = from_model(model, "lfm2")
+    assert [(state.name, state.row_axis, state.initial) for state in decoder.states] == [("conv_0", 0, None)]
+    assert not decoder.supports_prefill
+    check_steps(decoder, model)
+
+
+def recurrent_gemma() -> Any:
     sizes = {name: size for name, size in SMALL.items() if name in transformers.RecurrentGemmaConfig().to_dict()}
     options = {**sizes, "lru_width": SMALL["hidden_size"], "block_types": ["recurrent", "attention"]}
-    model = transformers.RecurrentGemmaForCausalLM(transformers.RecurrentGemmaConfig(**options))
+    torch.manual_seed(0)
+    return transformers.RecurrentGemmaForCausalLM(transformers.RecurrentGemmaConfig(**options)).eval()
+
+
+def test_states_that_modules_keep_are_inputs_and_the_modules_stay_as_they_were() -> None:
+    model = recurrent_gemma()
+    kept = model.model.layers[0].temporal_block
+    kept.conv1d_state = before = torch.zeros(1, SMALL["hidden_size"], 3)
+    decoder = from_model(model, "recurrent_gemma")
+    assert [(state.name, state.row_axis) for state in decoder.states] == [("kept_0", 0), ("kept_1", 0)]
+    assert kept.conv1d_state is before
+    assert kept.rg_lru.recurrent_states is None
+    check_steps(decoder, model)
+
+
+def test_a_state_that_is_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = recurrent_gemma()
+    block = type(model.model.layers[0].temporal_block)
+    monkeypatch.setattr(block, "forward", lambda self, states, *_, **__: (states, None))
     with pytest.raises(FrontendError, match="layer 0 of RecurrentGemmaForCausalLM leaves its state out of the cache"):
         from_model(model, "recurrent_gemma")
 

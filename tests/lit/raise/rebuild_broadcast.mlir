@@ -1,7 +1,8 @@
 // RUN: not snapcc-opt %s --split-input-file --pass-pipeline='builtin.module(kv-rebuild-positions)' 2>%t | filecheck %s
 // RUN: filecheck %s --check-prefix=REFUSED --input-file %t
 
-// The query's position, repeated for the rows before it is looked up: each row's own, wherever it meets them.
+// The query's position, repeated for the rows before it is looked up: each row's own, wherever it meets them. A
+// constant of a narrow type is no position.
 
 // CHECK-LABEL: func.func @decode(
 // CHECK-SAME: %[[P:arg3]]: !torch.vtensor<[2],si64>
@@ -24,7 +25,9 @@ func.func @decode(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.role = 
   %all = torch.aten.repeat %p, %times : !torch.vtensor<[1],si64>, !torch.list<int> -> !torch.vtensor<[2,1],si64>
   %behind = torch.aten.add.Scalar %all, %int2, %int1 : !torch.vtensor<[2,1],si64>, !torch.int, !torch.int -> !torch.vtensor<[2,1],si64>
   %e = torch.aten.embedding %w, %behind, %pad, %no, %no : !torch.vtensor<[64,4],f32>, !torch.vtensor<[2,1],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[2,1,4],f32>
-  %y = torch.aten.add.Tensor %x, %e, %int1 : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,1,4],f32>, !torch.int -> !torch.vtensor<[2,1,4],f32>
+  %half = torch.vtensor.literal(dense<5.000000e-01> : tensor<bf16>) : !torch.vtensor<[],bf16>
+  %scaled = torch.aten.mul.Tensor %x, %half : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[],bf16> -> !torch.vtensor<[2,1,4],f32>
+  %y = torch.aten.add.Tensor %scaled, %e, %int1 : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,1,4],f32>, !torch.int -> !torch.vtensor<[2,1,4],f32>
   %k = "kv.append"(%pk, %y) {axis = 1 : i64} : (!torch.vtensor<[2,13,4],f32>, !torch.vtensor<[2,1,4],f32>) -> !torch.vtensor<[2,14,4],f32>
   return %y, %k : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,14,4],f32>
 }
@@ -43,7 +46,9 @@ func.func @decode_probe(%tokens: !torch.vtensor<[2,1],si64> {kv.name = "t", kv.r
   %all = torch.aten.repeat %p, %times : !torch.vtensor<[1],si64>, !torch.list<int> -> !torch.vtensor<[2,1],si64>
   %behind = torch.aten.add.Scalar %all, %int2, %int1 : !torch.vtensor<[2,1],si64>, !torch.int, !torch.int -> !torch.vtensor<[2,1],si64>
   %e = torch.aten.embedding %w, %behind, %pad, %no, %no : !torch.vtensor<[64,4],f32>, !torch.vtensor<[2,1],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[2,1,4],f32>
-  %y = torch.aten.add.Tensor %x, %e, %int1 : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,1,4],f32>, !torch.int -> !torch.vtensor<[2,1,4],f32>
+  %half = torch.vtensor.literal(dense<5.000000e-01> : tensor<bf16>) : !torch.vtensor<[],bf16>
+  %scaled = torch.aten.mul.Tensor %x, %half : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[],bf16> -> !torch.vtensor<[2,1,4],f32>
+  %y = torch.aten.add.Tensor %scaled, %e, %int1 : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,1,4],f32>, !torch.int -> !torch.vtensor<[2,1,4],f32>
   %k = "kv.append"(%pk, %y) {axis = 1 : i64} : (!torch.vtensor<[2,40,4],f32>, !torch.vtensor<[2,1,4],f32>) -> !torch.vtensor<[2,41,4],f32>
   return %y, %k : !torch.vtensor<[2,1,4],f32>, !torch.vtensor<[2,41,4],f32>
 }
