@@ -19,10 +19,10 @@ from decoders import (
     RmsNorm,
     _ids,
     _places,
-    _plain,
     _rand,
     rotate_halves,
 )
+from plain_decoders import _plain
 from torch import Tensor, nn
 from torch.nn import functional
 

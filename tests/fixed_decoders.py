@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from decoders import PerWidth, RmsNorm, rotate_halves, seeded
+from decoders import RmsNorm, rotate_halves, seeded
+from plain_decoders import PerWidth
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 

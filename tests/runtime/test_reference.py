@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoders import GOOD, PLAIN, REFUSED, Decoder, Plain, seeded
+from decoders import GOOD, Decoder, seeded
 from numpy.typing import NDArray
+from plain_decoders import PLAIN, REFUSED, Plain
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from decoders import GOOD, PLAIN
+from decoders import GOOD
 from numpy.typing import NDArray
+from plain_decoders import PLAIN
 
 from snapcc.compiler.dialect.policy import Policy
 from snapcc.runtime import verification

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from decoders import PLAIN
 from lowered import parse
+from plain_decoders import PLAIN
 from static_program import Shapes, program
 from torch_mlir import ir
 

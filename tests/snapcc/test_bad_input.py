@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import decoders
+import plain_decoders
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -86,7 +87,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shapes = ({1: query}, {0: query, 1: total}, {1: past})
     masked = torch.export.export(Masked().eval(), example, dynamic_shapes=shapes, strict=False)
     torch.export.save(masked, folder / "mask.pt2")
-    torch.export.save(decoders.REFUSED[0].decoder.program(), folder / "mean.pt2")
+    torch.export.save(plain_decoders.REFUSED[0].decoder.program(), folder / "mean.pt2")
     return folder
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import decoders
+import plain_decoders
 import pytest
 import torch
 
@@ -134,7 +135,7 @@ def test_iree_compile(
 
 
 def test_a_refusal_keeps_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    torch.export.save(decoders.REFUSED[0].decoder.program(), here / "model.pt2")
+    torch.export.save(plain_decoders.REFUSED[0].decoder.program(), here / "model.pt2")
     assert cli.main(["model.pt2", *SIZES.split()]) == 1
     assert "note:" not in capsys.readouterr().err
     assert [path.name for path in here.iterdir()] == ["model.pt2"]
