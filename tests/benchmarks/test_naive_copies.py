@@ -1,16 +1,17 @@
 """The command that shows what slice and concat cost: nothing is copied by the ring, each cache four times by naive."""
 
-import subprocess
-import sys
+import runpy
 from pathlib import Path
+
+import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "naive_copies.py"
 
 
-def test_naive_copies_each_cache_and_the_ring_none() -> None:
-    command = [sys.executable, SCRIPT, "--slots", "64", "--layers", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()[2:]]
+def test_naive_copies_each_cache_and_the_ring_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runpy.run_path(str(SCRIPT))["main"](["--slots", "64", "--layers", "1"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed[2:]]
     # the branch that appends copies a cache first, the other joins one, one of them is taken and stored
     assert rows == [
         ["snapstream", "16,384 bytes", "0 bytes", "0.00", "0 of 0 bytes"],
