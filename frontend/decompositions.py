@@ -180,6 +180,10 @@ OWN: dict[Any, Callable[..., Any]] = {
 }
 
 
+KEPT_ALONG_THE_PAST = {_aten.topk.default: 2, _aten.scatter.value: 1, _aten.scatter_.value: 1}
+"""Ops that stay what they are along an axis that grows, with the argument that is the axis."""
+
+
 def copy(value: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """``aten.copy``: ``source`` in the shape and dtype of ``value``, whatever that holds."""
     return source.to(value.dtype).expand(value.shape)

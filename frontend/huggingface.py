@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import (
     DummyLayer,
+    DynamicIndexedLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
@@ -47,10 +48,11 @@ def load(folder: str | Path, dtype: str = "checkpoint") -> Decoder:
     """A decoder from a folder with config.json and safetensors, in the checkpoint's own or another dtype.
 
     Exported once, with dynamic batch, query and past; the caches are its inputs ``keys_<i>`` and ``values_<i>``
-    [B, H, T, D] of each layer that has its own, beside ``input_ids`` [B, Q] i64 and, where the model takes them,
-    ``position_ids`` [B, Q] i64. The masks are those that the model makes itself from the lengths. A model with layers
-    that carry state (convolutions, state spaces, linear attention) is exported for one token of each row, with its
-    states as inputs ``conv_<i>`` and ``recurrent_<i>``, rows first; those that modules keep, as ``kept_<i>``.
+    [B, H, T, D] of each layer that has its own, and ``indexer_keys_<i>`` [B, T, D] of each that has an index, beside
+    ``input_ids`` [B, Q] i64 and, where the model takes them, ``position_ids`` [B, Q] i64. The masks are those that the
+    model makes itself from the lengths. A model with layers that carry state (convolutions, state spaces, linear
+    attention) is exported for one token of each row, with its states as inputs ``conv_<i>`` and ``recurrent_<i>``, rows
+    first; those that modules keep, as ``kept_<i>``.
 
     Raises:
         FrontendError: the folder does not load, or its model keeps what is neither keys and values nor such a state.
@@ -235,6 +237,7 @@ class _Step(nn.Module):
         position_ids: Tensor | None,
         keys: list[Tensor],
         values: list[Tensor],
+        indexer_keys: Sequence[Tensor] = (),
         conv: Sequence[Tensor] = (),
         recurrent: Sequence[Tensor] = (),
         kept: Sequence[Tensor] = (),
@@ -245,6 +248,9 @@ class _Step(nn.Module):
         for tensor in (*keys, *values):
             _check(tensor.shape[0] == batch)
             _check(tensor.shape[2] == past)
+        for tensor in indexer_keys:
+            _check(tensor.shape[0] == batch)
+            _check(tensor.shape[1] == past)
         for tensor in (*conv, *recurrent, *kept):
             _check(tensor.shape[0] == batch)
         arguments = {}
@@ -259,6 +265,9 @@ class _Step(nn.Module):
         for layer, key, value in zip(own, keys, values, strict=True):
             # Set, not updated: an update would join an empty tensor first.
             layer.keys, layer.values, layer.is_initialized = key, value, True
+        indexed = _with_index(cache.layers)
+        for layer, key in zip(indexed, indexer_keys, strict=True):
+            layer.indexer_keys, layer.is_indexer_initialized = key, True
         # the layer writes into its states: into copies, so that what comes in stays as it is
         convolved, recurring = (_held(cache.layers, kind) for kind in _STATES)
         for held, given in ((convolved, conv), (recurring, recurrent)):
@@ -274,7 +283,7 @@ class _Step(nn.Module):
         # torch.export wants a module's attributes as they were
         for one, value in zip(self._kept, before, strict=True):
             one.attributes[one.name] = value
-        grown = [layer.keys for layer in own], [layer.values for layer in own]
+        grown = [layer.keys for layer in own], [layer.values for layer in own], [x.indexer_keys for x in indexed]
         return (out.logits, *grown, *after) if any(after) else (out.logits, *grown)
 
 
@@ -329,10 +338,10 @@ def _layers(model: Any) -> tuple[list[Any], list[_Kept]]:
             cache.layers[index] = plain()
         elif type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
             cache.layers[index] = with_states(layer.number_of_states)
-        elif type(layer) not in (DynamicLayer, DummyLayer, LinearAttentionLayer, with_states):
+        elif type(layer) not in (DynamicLayer, DynamicIndexedLayer, DummyLayer, LinearAttentionLayer, with_states):
             raise FrontendError(
                 f"layer {index} of {type(model).__name__} keeps a {type(layer).__name__}: only layers that keep keys "
-                "and values, and states of a fixed size, are supported"
+                "and values, the keys of an index, and states of a fixed size, are supported"
             )
     # Read off a call: the heads and widths of a cache are not always those of the config, nor are its layers.
     argument = _cache_argument(model)
@@ -362,6 +371,12 @@ def _layers(model: Any) -> tuple[list[Any], list[_Kept]]:
             f"layer {without[0]} of {type(model).__name__} leaves its state out of the cache, and no module has it in "
             "an attribute: no program sees it"
         )
+    for index, layer in enumerate(cache.layers):
+        if getattr(layer, "indexer_position_ids", None) is not None:
+            raise FrontendError(
+                f"layer {index} of {type(model).__name__} keeps the positions of its index's keys: only keys, values, "
+                "the keys of an index, and states of a fixed size, are supported"
+            )
     if not _with_keys(cache.layers) or any(type(x) is plain and not x.is_initialized for x in cache.layers):
         raise FrontendError(f"{type(model).__name__} leaves its cache empty: it is no decoder with a cache")
     return list(cache.layers), kept
@@ -370,6 +385,11 @@ def _layers(model: Any) -> tuple[list[Any], list[_Kept]]:
 def _with_keys(layers: Sequence[Any]) -> list[Any]:
     """The layers that keep keys and values."""
     return [layer for layer in layers if isinstance(layer, DynamicLayer) and layer.is_initialized]
+
+
+def _with_index(layers: Sequence[Any]) -> list[Any]:
+    """The layers that keep the keys of an index beside their keys and values."""
+    return [layer for layer in layers if isinstance(layer, DynamicIndexedLayer) and layer.is_indexer_initialized]
 
 
 def _held(layers: Sequence[Any], kind: str) -> list[tuple[dict[int, Any], int]]:
@@ -412,7 +432,7 @@ def _traced(
     batch, query, past = 2, 3, 5
     longest = _longest(model, first)
     b, q, p = Dim("batch", min=1), Dim("query", min=1, max=longest), Dim("past", min=0, max=longest)
-    own = _with_keys(layers)
+    own, indexed = _with_keys(layers), _with_index(layers)
     states = [[held[index] for held, index in _held(layers, kind)] for kind in _STATES]
     states.append([one.value for one in kept])
     states = states if any(states) else []
@@ -433,6 +453,7 @@ def _traced(
         positions,
         [example(layer.keys) for layer in own],
         [example(layer.values) for layer in own],
+        [torch.zeros(batch, past, x.indexer_keys.shape[2], dtype=x.indexer_keys.dtype) for x in indexed],
         *([state(tensor) for tensor in held] for held in states),
     )
     dynamic = (
@@ -440,6 +461,7 @@ def _traced(
         None if positions is None else tokens,
         [{0: b, 2: p} for _ in own],
         [{0: b, 2: p} for _ in own],
+        [{0: b, 1: p} for _ in indexed],
         *([{0: b} for _ in held] for held in states),
     )
     step = _Step(model, layers, kept, first)

@@ -31,7 +31,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import DecompositionInterpreter
 
 from .complex_pairs import in_pairs, pair
-from .decompositions import OWN, core_aten
+from .decompositions import KEPT_ALONG_THE_PAST, OWN, core_aten
 from .errors import FrontendError
 from .flat import FlatProgram, source_of
 from .numbers import READS, read, reads_numbers, with_numbers
@@ -72,6 +72,7 @@ class Specialiser:
         self._flat = flat
         self._mode = FakeTensorMode()
         self._table = core_aten()
+        self._core = {op: rule for op, rule in self._table.items() if op not in KEPT_ALONG_THE_PAST}
         self._pieces: dict[Any, _Piece] = {}
         self._state = {name: pair(value) for name, value in program.state_dict.items()}
         self._constants = {
@@ -162,13 +163,16 @@ class Specialiser:
         return _mapped(piece.output, inner)
 
     def _piece(self, node: Node, op: Any, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
-        op = OWN.get(op, op)
-        key = (op, str(structure), tuple(_description(leaf) for leaf in leaves))
+        whole = _is_along_the_past(node)
+        op = op if whole else OWN.get(op, op)
+        key = (op, whole, str(structure), tuple(_description(leaf) for leaf in leaves))
         if key not in self._pieces:
-            self._pieces[key] = self._decompose(op, node, leaves, structure)
+            self._pieces[key] = self._decompose(op, node, leaves, structure, self._core if whole else self._table)
         return self._pieces[key]
 
-    def _decompose(self, op: Any, node: Node, leaves: list[Any], structure: pytree.TreeSpec) -> _Piece:
+    def _decompose(
+        self, op: Any, node: Node, leaves: list[Any], structure: pytree.TreeSpec, table: dict[Any, Any]
+    ) -> _Piece:
         call, piece = Graph(), Graph()
         filled: list[Any] = []
         operands: list[torch.Tensor] = []
@@ -182,7 +186,7 @@ class Specialiser:
                 filled.append(leaf)
         args, kwargs = pytree.tree_unflatten(filled, structure)
         call.output(call.create_node("call_function", dispatch_functionalize(op), args, kwargs))
-        interpreter = DecompositionInterpreter(GraphModule({}, call), piece, self._table)
+        interpreter = DecompositionInterpreter(GraphModule({}, call), piece, table)
         interpreter.extra_traceback = False
         try:
             with self._mode, torch.no_grad():
@@ -227,6 +231,19 @@ class Specialiser:
 
 def _is_number(node: Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def _is_along_the_past(node: Node) -> bool:
+    """Whether an op takes the best of an axis without a fixed extent, or writes to them.
+
+    The compiler proves what such a choice among cached keys is; spelled out it would be lost.
+    """
+    if node.target not in KEPT_ALONG_THE_PAST:
+        return False
+    source: Any = node.args[0]
+    at = KEPT_ALONG_THE_PAST[node.target]
+    axis = node.args[at] if len(node.args) > at else node.kwargs.get("dim", -1)
+    return not isinstance(source.meta["val"].shape[axis], int)
 
 
 def _is_off(node: Node, args: tuple[Any, ...]) -> bool:

@@ -10,8 +10,10 @@ import math
 import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +23,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .exported import ExportedDecoder
+from .selection import MASKED
 
 _T = TypeVar("_T")
 
@@ -33,15 +36,13 @@ LOGSUMEXP = torch.ops.aten.logsumexp.default
 OVER_LOGITS = (*SOFTMAX, LOGSUMEXP)
 """What takes logits over their keys: a softmax, or the sum of exponentials that a sink is compared with."""
 FUSED = torch.ops.aten.scaled_dot_product_attention.default
+TOPK = torch.ops.aten.topk.default
 
 # Ops that take only the shape of their tensor: nothing of a cache's content goes through them.
 _SHAPE_ONLY = {
     f"aten::{name}"
     for name in ("new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like")
 }
-
-# A logit at or below this is masked: models mask with -inf, a dtype's minimum, -1e9 or, at the mildest, -1e4.
-MASKED = -9e3
 
 
 class AttributionError(ValueError):
@@ -109,6 +110,8 @@ class Attention:
         heads: [rows] int64, the KV head of each of the layout's rows; -1 for rows of other sequences of a fixed batch.
         keys: the caches that its logits read, as indices into ``ProgramInputs.caches``.
         selects: the attention whose selection it uses: its own index, or an earlier one that reads the same caches.
+        choices: the top-k over scores of the keys, by its node, with the layout of the scores, that leaves it some of
+            the keys; most have none.
     """
 
     name: str
@@ -116,6 +119,7 @@ class Attention:
     heads: Tensor
     keys: tuple[int, ...]
     selects: int
+    choices: Mapping[Node, Layout] = field(default_factory=dict)
 
     @property
     def kv_heads(self) -> int:
@@ -141,10 +145,10 @@ def bind(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, A
 
 
 def dimension_of_keys(op: Any, bound: Mapping[str, Any]) -> int:
-    """The dimension that an attention's op goes over, of logits."""
+    """The dimension that an attention's op goes over, of logits, or a top-k, of scores."""
     if op is FUSED:
         return -1
-    over: int | list[int] = bound["dim"]
+    over: int | list[int] = bound.get("dim", -1)
     if isinstance(over, int):
         return over
     if len(over) != 1:
@@ -178,7 +182,7 @@ def fused_logits(bound: Mapping[str, Any], last: int | None = None) -> Tensor:
 
 
 def masked(op: Any, bound: dict[str, Any], hidden: Callable[[Sequence[int]], Tensor]) -> Any:
-    """The attention op with some of its logits at -inf; ``hidden`` gives which, for logits of a shape."""
+    """The attention op, or top-k, with some of its logits at -inf; ``hidden`` gives which, for logits of a shape."""
     if op is not FUSED:
         logits = bound["self"]
         return op(**bound | {"self": logits.masked_fill(hidden(logits.shape), -math.inf)})
@@ -196,14 +200,16 @@ def masked(op: Any, bound: dict[str, Any], hidden: Callable[[Sequence[int]], Ten
 def see_at_most(decoder: ExportedDecoder, found: Mapping[Node, Attention], count: int) -> frozenset[Node]:
     """The attentions whose own mask hides the first of ``count + 1`` keys from the last of as many tokens.
 
-    Where the program cannot run at that length, nobody can ask for it, and one token less says it.
+    None of those to which a choice leaves some of the keys, the first or not. Where the program cannot run at that
+    length, nobody can ask for it, and one token less says it.
     """
     for past in (count, count - 1):
         try:
             values = _values(decoder, [0], past, 1)
         except (IndexError, RuntimeError):
             continue
-        first = {node: attention.layout.rows(_logits(node, values))[:, -1, 0] for node, attention in found.items()}
+        plain = [(node, attention.layout) for node, attention in found.items() if not attention.choices]
+        first = {node: layout.rows(_logits(node, values))[:, -1, 0] for node, layout in plain}
         return frozenset(node for node, logits in first.items() if bool((logits <= MASKED).all()))
     return frozenset()
 
@@ -252,9 +258,14 @@ class _Attribution:
         # Which caches (as indices) and which attentions' weights (as nodes) each value carries the axis of.
         self._carried: dict[Node, frozenset[int]] = {}
         self._weights: dict[Node, frozenset[Node]] = {}
+        # Which choices among the keys each value tells of, and the caches that each choice reads.
+        self._chosen: dict[Node, frozenset[Node]] = {}
+        self._choices: dict[Node, frozenset[int]] = {}
         # Of each attention: the caches its logits read, those and the ones its weights meet, and where they meet.
         self._keys: dict[Node, frozenset[int]] = {}
         self._met: dict[Node, frozenset[int]] = {}
+        # Of each attention: the choices that leave it some of the keys.
+        self._leaving: dict[Node, frozenset[Node]] = {}
         self._results: dict[Node, list[Node]] = {}
         self._read: dict[tuple[Node, int], tuple[frozenset[int], ...]] = {}
 
@@ -266,20 +277,29 @@ class _Attribution:
             logits = _logits(node, self._values)
             layout = self._layout(node, logits)
             heads = self._heads(node, layout, layout.rows(logits))
+            choices = {choice: self._choice_layout(choice) for choice in self._leaving[node]}
+            if choices:  # a choice is one for all heads, and so is what a cache keeps for it
+                heads = heads.clamp(max=0)
             self._check_masking(node, layout)
             selects = index
-            for earlier, other in enumerate(found):
+            for other in found:
                 if not self._overlap(other, node):
                     continue
                 # what sums up logits meets no values
                 same = self._keys[other] == self._keys[node] and (
                     LOGSUMEXP in (other.target, node.target) or self._met[other] == self._met[node]
                 )
+                same = same or self._share_an_index(other, node)
                 if not same or found[other].kv_heads != int(heads.max()) + 1:
                     raise AttributionError(f"{_where(other)} and {_where(node)} share only some caches or heads")
-                selects = min(selects, earlier)
-            found[node] = Attention(_where(node), layout, heads, tuple(sorted(self._keys[node])), selects)
+                selects = min(selects, found[other].selects)
+            found[node] = Attention(_where(node), layout, heads, tuple(sorted(self._keys[node])), selects, choices)
         return found
+
+    def _share_an_index(self, one: Node, other: Node) -> bool:
+        """Whether two attentions share no cache but those that the same choices read."""
+        choices = self._leaving[one] & self._leaving[other]
+        return self._met[one] & self._met[other] <= _union(self._choices[choice] for choice in choices)
 
     def _overlap(self, one: Node, other: Node) -> bool:
         """Whether two attentions read a common part of a cache, as those of different layers in one stack do not."""
@@ -360,7 +380,10 @@ class _Attribution:
                 continue
             caches = _union(self._carried.get(source) for source in node.all_input_nodes)
             weights = _union(self._weights.get(source) for source in node.all_input_nodes)
+            chosen = _union(self._chosen.get(source) for source in node.all_input_nodes)
             value = self._values[node]
+            if chosen and node.target is not FUSED and not (node.target in OVER_LOGITS and self._is_over_keys(node)):
+                self._chosen[node] = chosen
             held = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
             if not (caches or weights) or not any(leaf.numel() for leaf in held):
                 continue
@@ -375,6 +398,8 @@ class _Attribution:
                 self._fused(node)
             elif node.target in OVER_LOGITS and self._is_over_keys(node):
                 self._over_logits(node)
+            elif node.target is TOPK and not weights and self._is_over_keys(node):
+                self._choices[node], self._chosen[node] = caches, chosen | {node}
             elif self._carries(value):
                 self._carried[node] = caches
                 self._weights[node] = weights
@@ -436,7 +461,7 @@ class _Attribution:
 
     def _over_logits(self, node: Node) -> None:
         source = bind(node.target, node.args, node.kwargs)["self"]
-        self._open(node, source, self._reduced_extent(node))
+        self._open(node, source, self._reduced_extent(node), [source])
         if node.target is LOGSUMEXP:
             self._results[node].append(node)
         else:
@@ -444,13 +469,14 @@ class _Attribution:
 
     def _fused(self, node: Node) -> None:
         bound = bind(node.target, node.args, node.kwargs)
-        self._open(node, bound["key"], self._values[bound["key"]].shape[-2])
+        mask = [bound["attn_mask"]] if isinstance(bound.get("attn_mask"), Node) else []
+        self._open(node, bound["key"], self._values[bound["key"]].shape[-2], mask)
         self._met[node] = self._met[node] | self._carried.get(bound["value"], frozenset())
         self._results[node].append(node)
         if bound.get("dropout_p"):
             raise AttributionError(f"{_where(node)} drops weights at random: export the model in eval mode")
 
-    def _open(self, node: Node, source: Node, extent: int) -> None:
+    def _open(self, node: Node, source: Node, extent: int, masks: Sequence[Node]) -> None:
         caches = self._carried.get(source, frozenset())
         if not caches or self._weights.get(source):
             raise AttributionError(f"the logits of {_where(node)} are not those of queries on one set of caches")
@@ -458,7 +484,9 @@ class _Attribution:
             raise AttributionError(
                 f"{_where(node)} attends over {extent} entries where past and new tokens are {self._total}"
             )
-        self._keys[node] = self._met[node] = caches
+        self._leaving[node] = _union(self._chosen.get(mask) for mask in masks)
+        self._keys[node] = caches
+        self._met[node] = caches | _union(self._choices[choice] for choice in self._leaving[node])
         self._results[node] = []
 
     def _names(self, caches: Iterable[int]) -> str:
@@ -488,11 +516,28 @@ class _Attribution:
         for layout in candidates:
             visible = layout.rows(logits)[..., : self._total] > MASKED
             last_visible = self._total - 1 - visible.flip(-1).int().argmax(-1)
-            if visible.any(-1).all() and (last_visible == expected).all():
+            # a choice may leave out the query's own key
+            last = (last_visible <= expected) if self._leaving[node] else (last_visible == expected)
+            if visible.any(-1).all() and last.all():
                 return layout
         raise AttributionError(
             f"{_where(node)} is not causal: a query at position t must see key t and none after it, before the softmax"
         )
+
+    def _choice_layout(self, choice: Node) -> Layout:
+        """How the scores of a choice are laid out."""
+        bound = bind(choice.target, choice.args, choice.kwargs)
+        scores = self._values[bound["self"]]
+        key_axis = dimension_of_keys(TOPK, bound) % scores.ndim
+        if self._decoder.one_query:
+            return Layout(key_axis, None)
+        axes = [a for a in range(scores.ndim) if a != key_axis and scores.shape[a] % self._queries == 0]
+        if len(axes) != 1 or scores.shape[axes[0]] != self._queries:
+            raise AttributionError(
+                f"the scores of {_where(choice)} must have one axis of queries: {self._queries} query tokens give the "
+                f"shape {list(scores.shape)}"
+            )
+        return Layout(key_axis, axes[0])
 
     def _heads(self, node: Node, layout: Layout, base: Tensor) -> Tensor:
         """[rows] int64: the KV head of each of the attention's rows, ``base`` as they are on the random caches."""
@@ -563,16 +608,18 @@ class _Attribution:
         steps = self._between([node, *self._results[node]], self._met[node], node)
         for position in (0, self._past // 2, self._past - 1):
 
-            def hidden(shape: Sequence[int], position: int = position) -> Tensor:
-                along = [-1 if axis == layout.key_axis else 1 for axis in range(len(shape))]
-                return (torch.arange(shape[layout.key_axis]) == position).view(along)
+            def hidden(own: Layout, shape: Sequence[int], position: int = position) -> Tensor:
+                along = [-1 if axis == own.key_axis else 1 for axis in range(len(shape))]
+                return (torch.arange(shape[own.key_axis]) == position).view(along)
 
+            layouts = {node: layout} | {choice: self._choice_layout(choice) for choice in self._leaving[node]}
+            masking = {masked_node: partial(hidden, own) for masked_node, own in layouts.items()}
             changed: dict[Node, Any] = {}
             for index, _, axis in caches:
                 source = self._decoder.users[index]
                 changed[source] = self._values[source].clone()
                 changed[source].select(axis, position).add_(1)
-            before, after = (self._again(steps, start, node, hidden) for start in ({}, changed))
+            before, after = (self._again(steps, start, masking) for start in ({}, changed))
             for result in self._results[node]:
                 for one, other in zip(tree_leaves(before[result]), tree_leaves(after[result]), strict=True):
                     if not torch.equal(one, other):
@@ -587,7 +634,9 @@ class _Attribution:
         for node in reversed(self._nodes):
             if node in wanted:
                 for source in node.all_input_nodes:
-                    if self._carried.get(source, frozenset()) & caches or weights in self._weights.get(source, ()):
+                    chosen = _union(self._choices[choice] for choice in self._chosen.get(source, ()))
+                    carried = self._carried.get(source, frozenset()) | chosen
+                    if carried & caches or weights in self._weights.get(source, ()):
                         wanted.add(source)
         return [node for node in self._nodes if node in wanted and node.op != "placeholder"]
 
@@ -595,16 +644,15 @@ class _Attribution:
         self,
         steps: Sequence[Node],
         start: dict[Node, Any],
-        attention: Node | None = None,
-        hidden: Callable[[Sequence[int]], Tensor] | None = None,
+        masking: Mapping[Node, Callable[[Sequence[int]], Tensor]] = MappingProxyType({}),
     ) -> Mapping[Node, Any]:
-        """All values when ``start`` has others and ``steps`` are recomputed, one of them an attention that masks."""
+        """All values when ``start`` has others and ``steps`` are recomputed, some of them masking what they take."""
         values: ChainMap[Node, Any] = ChainMap(dict(start), self._values)
         for step in steps:
             op: Any = step.target
             args, kwargs = map_arg((step.args, step.kwargs), values.__getitem__)
-            if step is attention and hidden is not None:
-                values[step] = masked(op, bind(op, args, kwargs), hidden)
+            if step in masking:
+                values[step] = masked(op, bind(op, args, kwargs), masking[step])
             else:
                 values[step] = op(*args, **kwargs)
         return values

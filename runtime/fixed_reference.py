@@ -24,8 +24,9 @@ from torch.fx.node import map_arg
 
 from snapcc.compiler.dialect.policy import Policy
 
-from .attribution import FUSED, MASKED, OVER_LOGITS, AttributionError, bind, dimension_of_keys, fused_logits, masked
+from .attribution import FUSED, OVER_LOGITS, AttributionError, bind, dimension_of_keys, fused_logits, masked
 from .exported import ExportedDecoder, ProgramInputs
+from .selection import MASKED
 
 
 class FixedReference:

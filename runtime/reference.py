@@ -7,8 +7,10 @@ layer and KV head, on the model's own logits. A compiled program with a fixed nu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,17 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from snapcc.compiler.dialect.policy import Policy
 
-from .attribution import FUSED, Attention, AttributionError, bind, find_attentions, fused_logits, masked, see_at_most
+from .attribution import (
+    FUSED,
+    Attention,
+    AttributionError,
+    Layout,
+    bind,
+    find_attentions,
+    fused_logits,
+    masked,
+    see_at_most,
+)
 from .exported import ExportedDecoder, ProgramInputs, functional
 from .fixed_reference import FixedReference
 from .selection import ranked
@@ -77,7 +89,13 @@ class Reference:
         self.attentions: tuple[Attention, ...] = tuple(found.values())
         near = see_at_most(self._decoder, found, policy.slots) if policy is not None else frozenset()
         self._whole = frozenset(index for index, node in enumerate(found) if node in near)
-        self._runner = _Runner(self._decoder.module, dict(zip(found, range(len(found)), strict=True)), self._attend)
+        attend = {node: partial(self._attend, index) for index, node in enumerate(found)}
+        choose = {
+            choice: partial(self._choose, index, layout)
+            for index, attention in enumerate(self.attentions)
+            for choice, layout in attention.choices.items()
+        }
+        self._runner = _Runner(self._decoder.module, attend | choose)
         self._caches: list[Tensor] | None = None
         self._states: list[Tensor] = []
         self._length = 0
@@ -198,14 +216,38 @@ class Reference:
             elif attention.selects != index:
                 self._selected[index] = self._selected[attention.selects]
             return target(**bound)
-        if self._dropped is None:
+        hidden = self._hidden(index)
+        if hidden is None:
             return target(**bound)
-        # One row more than heads stays unmasked: index -1, other sequences of a fixed batch.
-        hidden = self._dropped.repeat(attention.kv_heads + 1, 1, 1)
+        return masked(target, bound, lambda shape: attention.layout.like(hidden[attention.heads], shape))
+
+    def _choose(self, index: int, layout: Layout, topk: Any, bound: dict[str, Any]) -> Any:
+        """The top-k that leaves an attention some of its keys: it chooses among those that are not dropped.
+
+        Of equal scores the lower index is chosen first, where PyTorch chooses any.
+        """
+        del topk
+        scores: Tensor = bound["self"]
+        hidden = self._hidden(index) if self._length else None
+        if hidden is not None:
+            one = hidden[0]
+            rows = one.expand(scores.numel() // one.numel(), *one.shape)
+            scores = scores.masked_fill(layout.like(rows, scores.shape), -math.inf)
+        best = torch.sort(scores, dim=layout.key_axis, descending=bound.get("largest", True), stable=True)
+        return tuple(part.narrow(layout.key_axis, 0, bound["k"]) for part in best)
+
+    def _hidden(self, index: int) -> Tensor | None:
+        """[H + 1, Q, T] bool: what is dropped and not selected for an attention, per KV head; None where all stays.
+
+        The row behind the heads', index -1, hides nothing: other sequences of a fixed batch.
+        """
+        if self._dropped is None:
+            return None
+        hidden = self._dropped.repeat(self.attentions[index].kv_heads + 1, 1, 1)
         selected = torch.from_numpy(self._selected[index])[:, None].expand(-1, len(self._dropped), -1)
         hidden[:-1].scatter_(2, selected, False)
         hidden[-1] = False
-        return masked(target, bound, lambda shape: attention.layout.like(hidden[attention.heads], shape))
+        return hidden
 
     def _select(self, attention: Attention, target: Any, bound: dict[str, Any], policy: Policy) -> NDArray[np.int64]:
         # Where heads are folded into the query axis, its last W entries are not the last W queries.
@@ -237,18 +279,15 @@ def unmodified(program: ExportedProgram, inputs: ProgramInputs) -> Reference:
 
 
 class _Runner(Interpreter):
-    """Runs the graph, with its attentions handed to ``attend(index, op, arguments by name)``."""
+    """Runs the graph, with some of its ops handed to functions ``(op, arguments by name)`` of ours."""
 
-    def __init__(
-        self, module: GraphModule, attentions: dict[Node, int], attend: Callable[[int, Any, dict[str, Any]], Any]
-    ) -> None:
+    def __init__(self, module: GraphModule, ours: Mapping[Node, Callable[[Any, dict[str, Any]], Any]]) -> None:
         super().__init__(module)
-        self._attentions = attentions
-        self._attend = attend
+        self._ours = ours
 
     def run_node(self, n: Node) -> Any:
-        index = self._attentions.get(n)
-        if index is None:
+        run = self._ours.get(n)
+        if run is None:
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        return self._attend(index, n.target, bind(n.target, args, kwargs))
+        return run(n.target, bind(n.target, args, kwargs))

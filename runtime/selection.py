@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from snapcc.compiler.dialect.policy import Policy
 
+# A logit at or below this is masked: models mask with -inf, a dtype's minimum, -1e9 or, at the mildest, -1e4.
+MASKED = -9e3
+
 
 def select(logits: NDArray[np.float32], length: int, policy: Policy) -> NDArray[np.int64]:
     """The positions that the top-K slots of one layer and one KV head keep after a prompt.
@@ -65,7 +68,8 @@ def ranked(logits: NDArray[np.float32], length: int, policy: Policy) -> Ranked:
         raise ValueError(f"the logits must be {wanted}, got {list(logits.shape)}")
 
     candidates = slice(policy.sink, length - policy.recent)
-    logits = logits.astype(np.float32)
+    # what the model hides has no weight, also where it hides all candidates
+    logits = np.where(logits <= MASKED, -np.inf, logits.astype(np.float32))
     if policy.score == "candidates":
         weights = _softmax(logits[:, :, candidates])
     else:

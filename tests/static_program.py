@@ -190,7 +190,7 @@ def prefill(s: Shapes, policy: Policy) -> str:
                     [q, k, "%length"],
                     vt([s.h, policy.topk], "si64"),
                     f"{_slots(policy)}, selected = {policy.topk} : i64, window = {policy.window} : i64, "
-                    f"operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, "
+                    f"operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, "
                     f'pool = "{policy.pool}", pool_size = {policy.pool_size} : i64, score = "{policy.score}", '
                     f"{_attention(s)}",
                 )

@@ -95,6 +95,20 @@ IDENTITIES = frozenset(f"torch.aten.{name}" for name in ("alias", "clone", "cont
 """Ops whose result has the value of their first operand."""
 
 
+def filled_with(operation: ir.Operation) -> float | None:
+    """The number that a ``FILLED`` op's result has everywhere; None for any number at all, and for other ops.
+
+    Raises:
+        NotConstant: the number is computed.
+    """
+    name = operation.name.removeprefix("torch.aten.")
+    if name in ("full", "full_like", "new_full"):
+        value = constant(operation.operands[2 if name == "new_full" else 1])
+        return float(value) if isinstance(value, int | float) else None
+    kinds = {"zeros": 0.0, "ones": 1.0}
+    return kinds.get(name.removeprefix("new_").removesuffix("_like")) if operation.name in FILLED else None
+
+
 def kind_of(operation: ir.Operation) -> Kind:
     """The kind of a torch op."""
     return _KINDS.get(operation.name, Kind.UNKNOWN)
@@ -122,6 +136,8 @@ def constant(value: ir.Value) -> object:
         return [constant(v) for v in producer.operands]
     if name == "torch.constant.bool":
         return bool(ir.IntegerAttr(producer.attributes["value"]).value)
+    if name == "torch.aten.Int.bool":  # how a number that Python gave as True or False is imported
+        return int(bool(constant(producer.operands[0])))
     if name == "torch.constant.int":
         return int(ir.IntegerAttr(producer.attributes["value"]).value)
     if name == "torch.constant.float":

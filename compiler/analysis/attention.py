@@ -144,6 +144,21 @@ def logits_of(softmax: ir.Operation, axes: Axes, evaluator: Evaluator) -> Logits
             found.masks.append(mask)
 
 
+def masks_on(value: ir.Value, user: ir.Operation, axes: Axes) -> tuple[ir.Value, Logits]:
+    """What masks are put on, and the masks, of a value with a cache axis that ``user`` takes."""
+    found = Logits(user, user)
+    while (op := owner(value)) is not None:
+        if is_passage(op):
+            value = op.operands[0]
+            continue
+        try:
+            value, mask = _masked(op, axes, 1.0)
+        except Refusal:
+            break
+        found.masks.append(mask)
+    return value, found
+
+
 _FACTORS = ("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar")
 
 

@@ -108,6 +108,15 @@ def _has_key(dims: Dims) -> bool:
     return any(axis.follows is Follows.KEY for axis in axes_in(dims))
 
 
+def _told_apart(repeated: Group, other: Group) -> Group:
+    """A group that repeats a value, with the tracked axes of what it meets in the place of the repetition."""
+    if [axis.size for axis in repeated] != [axis.size for axis in other]:
+        return repeated
+    return tuple(
+        met if axis.follows is Follows.COPY and met.tracked else axis for axis, met in zip(repeated, other, strict=True)
+    )
+
+
 def dimension_of(dims: Dims, axis: Axis) -> int:
     """The dimension that holds an axis.
 
@@ -185,6 +194,9 @@ class Axes:
         elif op.name == "kv.attention":
             q, _, v = (self.of[o] for o in list(op.operands)[:3])
             self.of[op.results[0]] = (*q[:4], v[3])
+        elif op.name == "kv.topk_mask":
+            # the last dimension stands beside the cache axis, and goes where masks go
+            self.of[op.results[0]] = (*self.of[op.operands[0]][:2], self._fresh(shape_of(op.results[0].type)[2]))
         elif not results:
             return
         elif op.name in FILLED:
@@ -368,7 +380,10 @@ class Axes:
             return
         # heads are those of the cache: the other side's batch may be split otherwise
         first, second = (right, left) if _has_key(right) and not _has_key(left) else (left, right)
-        batch = first[0] if _has_key(first) else self._meet(op, [g for g in (first[0], second[0]) if g] or [()])
+        if _has_key(first):
+            batch = _told_apart(first[0], second[0])
+        else:
+            batch = self._meet(op, [g for g in (first[0], second[0]) if g] or [()])
         self.of[op.results[0]] = (batch, left[-2], right[-1])
 
     def _normalisation(self, op: ir.Operation) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch_mlir import ir
 
 from ..diagnostics import Refusal
-from ..dialect.kv import Reach, integer
+from ..dialect.kv import AttentionOp, Reach, integer
 from ..dialect.types import shape_of
 from .aten import made_of, owner, tensor_operands
 from .axes import Axes, Axis, axes_in, dimension_of
@@ -63,8 +64,9 @@ class Cache:
     """One grown cache of a function: ``name`` is its input's.
 
     ``heads`` lie at ``head_axis``, with their features behind them in one dimension if its extent is larger;
-    ``head_axis`` is -1 for a cache whose heads share one selection, or that has none. ``reader`` is the attention that
-    reads it first, ``readers`` are all that do, and ``reach`` is how far back they see.
+    ``head_axis`` is -1 for a cache whose heads share one selection, or that has none. ``readers`` are the attentions
+    that read it, in order, and ``reach`` is how far back they see. ``scorer`` is the one whose queries score it: the
+    first reader, or an earlier attention that uses the same index.
     """
 
     name: str
@@ -73,12 +75,8 @@ class Cache:
     head_axis: int
     heads: int
     readers: tuple[ir.Operation, ...]
+    scorer: ir.Operation
     reach: Reach
-
-    @property
-    def reader(self) -> ir.Operation:
-        """The attention that reads it first, whose queries score it."""
-        return self.readers[0]
 
 
 def past_length(function: ir.Operation) -> int | None:
@@ -123,7 +121,8 @@ def order_of(function: ir.Operation) -> Order:
 def caches(function: ir.Operation) -> list[Cache]:
     """The caches of a raised function in the order of its arguments, each with the attention that reads it first.
 
-    Caches that one attention reads share one selection: per head of the attention, if each of them has these heads.
+    Caches that one attention reads share one selection: per head of the attention, if each of them has these heads. An
+    index (``kv.topk_mask``) is read by each attention that it chooses keys for, and has no heads.
 
     Raises:
         Refusal: a cache that no attention reads, or whose heads are not one axis of its own, or that attentions of
@@ -140,21 +139,24 @@ def caches(function: ir.Operation) -> list[Cache]:
         attention = view.operation
         if attention.name != "kv.attention":
             continue
+        view = attention.opview
+        assert isinstance(view, AttentionOp)
         read: dict[ir.Operation, int] = {}
-        for operand in list(attention.operands)[1:3]:
+        for operand in (view.k, view.v):
             for append in _sources(operand):
                 head_axis = _head_axis(append, operand, axes)
                 read[append] = min(read.get(append, head_axis), head_axis)
-        own = {names[append.operands[0]] for append in read}
-        _check_shared(attention, own, found)
-        heads = shape_of(attention.operands[1].type)[1] if min(read.values()) > 0 else 1
+        index = _sources(view.visible) if view.visible is not None else []
+        read |= dict.fromkeys(index, -1)
+        scorer = _scorer(attention, [names[a.operands[0]] for a in read], {names[a.operands[0]] for a in index}, found)
+        heads = shape_of(view.k.type)[1] if min(read.values()) > 0 else 1
         for append, head_axis in read.items():
             name, at = names[append.operands[0]], head_axis if heads > 1 else -1
             if name in found:
                 found[name] = dataclasses.replace(found[name], readers=(*found[name].readers, attention))
             else:
                 reach = Reach.of(attention)
-                found[name] = Cache(name, append, integer(append, "axis"), at, heads, (attention,), reach)
+                found[name] = Cache(name, append, integer(append, "axis"), at, heads, (attention,), scorer, reach)
     for argument, name in names.items():
         if name not in found:
             raise Refusal(
@@ -163,13 +165,20 @@ def caches(function: ir.Operation) -> list[Cache]:
     return [found[name] for name in names.values()]
 
 
-def _check_shared(attention: ir.Operation, names: set[str], found: dict[str, Cache]) -> None:
-    """Attentions that share a cache must share all of them, and see equally far."""
-    readers = {found[name].reader for name in names & found.keys()}
-    for cache in found.values():
-        if cache.name not in names:
-            continue
-        if names - found.keys() or len(readers) > 1:
+def _scorer(
+    attention: ir.Operation, names: Sequence[str], index: Collection[str], found: dict[str, Cache]
+) -> ir.Operation:
+    """The attention whose selection the caches of one follow: its own, or that of an earlier one that shares some.
+
+    Attentions that share a cache must share all of them, but for an index, and see equally far.
+    """
+    shared = [found[name] for name in names if name in found]
+    if not shared:
+        return attention
+    scorers = list(dict.fromkeys(cache.scorer for cache in shared))
+    alone = [name for name in names if name not in found]
+    for cache in shared:
+        if len(scorers) > 1 or (alone and cache.name not in index):
             raise Refusal(
                 attention,
                 f"an attention reads the cache '{cache.name}', which an earlier one reads, with others, which it does "
@@ -182,6 +191,7 @@ def _check_shared(attention: ir.Operation, names: set[str], found: dict[str, Cac
                 f"two attentions read the cache '{cache.name}', and one sees further back",
                 "give attentions that share a cache the same window",
             )
+    return scorers[0]
 
 
 def _sources(value: ir.Value) -> list[ir.Operation]:

@@ -7,7 +7,7 @@ key's position (ALiBi). Any other meaning would be lost, and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,12 @@ from torch_mlir import ir
 
 from ..diagnostics import Refusal
 from ..dialect.kv import Reach
-from ..dialect.types import shape_of
-from .aten import NotConstant, constant
+from ..dialect.types import element_of, shape_of
+from .aten import Kind, NotConstant, constant, kind_of, made_of, tensor_operands
 from .attention import HIDDEN, Logits, Mask
 from .axes import Axes, Axis, Follows, dimension_of
-from .evaluate import Evaluator, NotEvaluable
+from .caches import Order
+from .evaluate import Evaluator, NotEvaluable, Weights
 from .functions import argument_attributes, body
 
 if TYPE_CHECKING:
@@ -47,6 +48,42 @@ class Masks:
     slopes: tuple[Slopes, ...]
     first: int = 0
     vacant: tuple[int, ...] = ()
+
+
+def assumed(function: ir.Operation, axes: Axes, moment: int, past: int, order: Order) -> dict[ir.Value, torch.Tensor]:
+    """The values of positions, the first query's at ``moment``, of masks declared causal, and of choices among keys.
+
+    A choice leaves out nothing: ``chosen_by`` tells what a mask does with one.
+    """
+    import torch
+
+    known: dict[ir.Value, torch.Tensor] = {}
+    for argument, entry in zip(body(function).arguments, argument_attributes(function), strict=True):
+        shape = shape_of(argument.type)
+        if entry.get("kv.role") == "positions":
+            positions = torch.arange(moment, moment + axes.query.size)
+            known[argument] = (positions if shape and shape[-1] == axes.query.size else positions[0]).expand(shape)
+        elif entry.get("kv.role") == "causal_mask":
+            queries, keys = shape[-2:]
+            visible = ~not_there(queries, keys, moment, past, order)
+            if element_of(argument.type) == "i1":
+                known[argument] = visible.expand(shape)
+            else:
+                known[argument] = torch.where(visible, 0.0, float("-inf")).expand(shape)
+    for view in body(function).operations:
+        if view.operation.name == "kv.topk_mask":
+            chosen = view.operation.results[0]
+            known[chosen] = torch.ones(shape_of(chosen.type), dtype=torch.bool)
+    return known
+
+
+def not_there(queries: int, keys: int, moment: int, past: int, order: Order) -> torch.Tensor:
+    """Which keys hold no token, or one behind the query, where the first query is at ``moment``. -> [Q, T] bool."""
+    import torch
+
+    if order is not Order.APPENDED:
+        return (order.held(moment, keys) < 0).expand(queries, keys)
+    return torch.arange(keys)[None, :] > torch.arange(queries)[:, None] + (keys - queries)
 
 
 def read_masks(
@@ -82,6 +119,73 @@ def read_masks(
         biases = [(mask, bias[..., column], others) for mask, bias, others in biases]
     slopes = () if bool(hidden.all()) else tuple(_slopes(*found, hidden) for found in biases)
     return Masks(hidden, slopes, first, vacant)
+
+
+def chosen_by(
+    logits: Logits,
+    read: Masks,
+    key: Axis,
+    query: Axis,
+    axes: Axes,
+    known: Mapping[ir.Value, torch.Tensor],
+    weights: Weights,
+) -> ir.Value | None:
+    """The choice among the keys that the masks hide the rest of, [B, Q, T] i1 of a ``kv.topk_mask``; None without one.
+
+    ``read`` is what the masks do where the choice leaves out nothing, as it is in ``known``.
+
+    Raises:
+        Refusal: there are several choices, or masks do anything else with one than hide what it leaves out.
+    """
+    import torch
+
+    found: dict[ir.Value, Mask] = {}
+    for mask in logits.masks:
+        found |= {op.results[0]: mask for op in _made_of(mask) if op.name == "kv.topk_mask"}
+    if not found:
+        return None
+    (chosen, mask), *others = found.items()
+    if others:
+        _, second = others[0]
+        raise Refusal(
+            second.operation, "two choices among the keys mask the same logits", "choose once, by the sum of the scores"
+        )
+    for op in _made_with(chosen, _made_of(mask)):
+        if kind_of(op) not in (Kind.POINTWISE, Kind.VIEW):
+            raise Refusal(
+                op,
+                f"'{op.name}' mixes what a choice among the keys says of several keys",
+                "mask the logits of the keys that are not chosen, each by itself",
+            )
+    pattern = torch.rand(shape_of(chosen.type), generator=torch.Generator().manual_seed(0)) < 0.5
+    pattern = pattern[:1].expand(pattern.shape)
+    for kept in (pattern, ~pattern):
+        masked = read_masks(logits, key, query, axes, Evaluator({**known, chosen: kept}, weights))
+        if masked.slopes or not bool((masked.hidden == (read.hidden | ~kept[0])).all()):
+            raise Refusal(
+                mask.operation,
+                "a mask made of a choice among the keys does not hide the keys that are not chosen, and these alone",
+                "fill the logits of keys that are not chosen with float('-inf')",
+            )
+    return chosen
+
+
+def _made_of(mask: Mask) -> list[ir.Operation]:
+    """The ops that a mask is made of, up to choices among the keys."""
+    return list(made_of(mask.value, lambda op: op.name == "kv.topk_mask"))
+
+
+def _made_with(value: ir.Value, ops: Sequence[ir.Operation]) -> list[ir.Operation]:
+    """Those of some ops that are made of a value."""
+    found: list[ir.Operation] = []
+    reached, before = {value}, 0
+    while before < len(reached):
+        before = len(reached)
+        for op in ops:
+            if op not in found and any(v in reached for v in tensor_operands(op)):
+                found.append(op)
+                reached.update(op.results)
+    return found
 
 
 def reach_of(softmaxes: Sequence[ir.Operation], read: Sequence[Masks]) -> Reach:

@@ -20,6 +20,7 @@ from .aten import (
     NotConstant,
     axis_operand,
     constant,
+    filled_with,
     integer_operand,
     integers_operand,
     owner,
@@ -309,8 +310,7 @@ class Regions:
         return _filled(op.results[0], Filler.ZERO)
 
     def _full(self, op: ir.Operation) -> Content | None:
-        value = constant(op.operands[2 if op.name.endswith("new_full") else 1])
-        return _filled(op.results[0], Filler.ZERO) if value == 0 else None
+        return _filled(op.results[0], Filler.ZERO) if filled_with(op) == 0 else None
 
     def _empty(self, op: ir.Operation) -> Content | None:
         return _filled(op.results[0], Filler.UNDEFINED)

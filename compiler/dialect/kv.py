@@ -17,7 +17,7 @@ from torch_mlir.dialects._ods_common import _cext
 from .rules import declared as _declared
 from .rules import fail as _fail
 from .rules import require as _require
-from .types import element_of, is_tensor, shape_of
+from .types import element_of, is_tensor, shape_of, vtensor
 
 # without it the bindings look for a module torch_mlir.dialects.kv, in vain, at every kv op that they wrap
 _cext.globals.append_dialect_search_prefix("snapcc.compiler.dialect")
@@ -104,6 +104,33 @@ def attention(
             "softcap": ir.FloatAttr.get_f64(softcap),
             "causal": ir.BoolAttr.get(causal),
             **reach.attributes,
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
+        },
+        loc=location,
+        ip=ir.InsertionPoint(before),
+    ).results[0]
+
+
+def topk_mask(
+    scores: ir.Value,
+    *,
+    count: int,
+    causal: bool,
+    location: ir.Location,
+    before: ir.Operation,
+    visible: ir.Value | None = None,
+    positions: ir.Value | None = None,
+) -> ir.Value:
+    """A ``kv.topk_mask`` on torch's tensors; the generated builder takes a false attribute for a missing one."""
+    more = [value for value in (visible, positions) if value is not None]
+    segments = [1, int(visible is not None), int(positions is not None)]
+    return ir.Operation.create(
+        TopkMaskOp.OPERATION_NAME,
+        results=[vtensor(shape_of(scores.type), "i1")],
+        operands=[scores, *more],
+        attributes={
+            "count": index_attribute(count),
+            "causal": ir.BoolAttr.get(causal),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
         },
         loc=location,
@@ -255,6 +282,52 @@ class AttentionOp(Kv.Operation, name="attention", traits=[ext.Pure]):
                 if (value := getattr(op, name)) is not None
             )
             and _require(op, "the result's shape", shape_of(op.results[0].type), "[B, H, G, Q, Dv]", [b, h, g, n, v[3]])
+        )
+
+
+class TopkMaskOp(Kv.Operation, name="topk_mask", traits=[ext.Pure]):
+    """The keys that an index leaves to an attention: of those that a query sees, the ``count`` with the largest scores.
+
+    scores [B, Q, T] f32, visible [B, T] or [B, Q, T] i1 (optional), positions [B, T] i64 (optional) -> chosen
+    [B, Q, T] i1. ``causal`` hides key j from query i where j > i; a key that it or ``visible`` hides is never chosen,
+    whatever its score. All that a query sees are chosen where they are no more than ``count``. Of equal scores that of
+    the lower position is chosen first, of the lower index without ``positions``; seen keys have different ones.
+    Source: DeepSeek sparse attention's token selection, as ``DeepseekV32Indexer`` of transformers has it.
+    See tests/lit/dialect/topk_mask.mlir.
+    """
+
+    scores: ext.Operand[Any]
+    visible: ext.Operand[Any] | None
+    positions: ext.Operand[Any] | None
+    count: ir.IntegerAttr
+    causal: ir.IntegerAttr
+    chosen: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: Any) -> bool:
+        if not _tensors(op):
+            return False
+        scores, chosen = op.operands[0].type, op.results[0].type
+        shape = shape_of(scores)
+        if len(shape) != 3:
+            return _fail(op, f"scores' rank must be 3, [B, Q, T], got {len(shape)}")
+        if integer(op, "causal") and shape[1] != shape[2]:
+            return _fail(op, f"a causal choice needs as many queries as keys, got {shape[1]} and {shape[2]}")
+        if not 1 <= integer(op, "count") <= shape[2]:
+            return _fail(op, f"count must lie in [1, T = {shape[2]}], got {integer(op, 'count')}")
+        by_key = ("[B, T]", [shape[0], shape[2]])
+        per_query = op.visible is not None and len(shape_of(op.visible.type)) == 3
+        wanted = {"visible": ("[B, Q, T]", shape) if per_query else by_key, "positions": by_key}
+        return (
+            all(
+                _require(op, f"{name}'s shape", shape_of(value.type), rule, extents)
+                for name, (rule, extents) in wanted.items()
+                if (value := getattr(op, name)) is not None
+            )
+            and (op.visible is None or _require(op, "visible's element type", element_of(op.visible.type), "i1", "i1"))
+            and _require(op, "scores' element type", element_of(scores), "f32", "f32")
+            and _require(op, "the result's shape", shape_of(chosen), "that of scores", shape)
+            and _require(op, "the result's element type", element_of(chosen), "i1", "i1")
         )
 
 
@@ -545,18 +618,19 @@ class VisibleExtendOp(Kv.Operation, name="visible_extend", traits=[ext.Pure]):
 class TopkSelectOp(Kv.Operation, name="topk_select", traits=[ext.Pure]):
     """The K positions of the prompt that the last W queries attend to most, per key-value head, ascending.
 
-    q [1, H, G, N, Dk], k [1, H, N, Dk], length [] i64, bias [1, H, G or 1, N] f32 (optional), sinks [H, G] f32
-    (optional) -> positions [H, K] i64, or [1, K] where all heads share a cache. Candidates are positions
-    ``S .. length - R - 1``; fewer than K of them leave the tail of a row at 0, which
-    ``kv.visible`` hides. score "candidates" is the paper's Eq. 3, "all" is SnapKV's.
-    The logits are those of ``kv.attention``, with its ``bias``, its ``sinks`` (in the softmax over all keys), its
-    ``sliding_window`` or its ``chunk``. Ties go to the lowest position. In f32. See design section 3.
+    q [1, H, G, N, Dk], k [1, H, N, Dk], length [] i64, visible [1, N, N] i1 (optional), bias [1, H, G or 1, N] f32
+    (optional), sinks [H, G] f32 (optional) -> positions [H, K] i64, or [1, K] where all heads share a cache. Candidates
+    are positions ``S .. length - R - 1``; fewer than K leave the tail of a row at 0, which ``kv.visible`` hides.
+    score "candidates" is the paper's Eq. 3, "all" is SnapKV's. The logits are those of ``kv.attention``, with its
+    ``visible``, its ``bias``, its ``sinks`` (in the softmax over all keys), its ``sliding_window`` or its ``chunk``; a
+    query that sees no candidate has no say. Ties go to the lowest position. In f32. See design section 3.
     See tests/lit/dialect/topk_select.mlir.
     """
 
     q: ext.Operand[Any]
     k: ext.Operand[Any]
     length: ext.Operand[Any]
+    visible: ext.Operand[Any] | None
     bias: ext.Operand[Any] | None
     sinks: ext.Operand[Any] | None
     sink: ir.IntegerAttr
@@ -591,6 +665,7 @@ class TopkSelectOp(Kv.Operation, name="topk_select", traits=[ext.Pure]):
         groups = shape_of(op.bias.type)[2:3] if op.bias is not None else []
         wanted = {"bias": ("[1, H, G or 1, N]", [1, q[1], 1 if groups == [1] else q[2], q[3]])}
         wanted["sinks"] = ("[H, G]", q[1:3])
+        wanted["visible"] = ("[1, N, N]", [1, q[3], q[3]])
         result = shape_of(op.results[0].type)
         return (
             _reach(op)

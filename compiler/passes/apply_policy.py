@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, get_args
 
 from torch_mlir import ir
@@ -39,7 +40,9 @@ from ..dialect.kv import (
     WriteRowOp,
     attention,
     index_attribute,
+    integer,
     number,
+    topk_mask,
 )
 from ..dialect.policy import Order, Policy, PoolKind, Score
 from ..dialect.types import element_of, shape_of, vtensor
@@ -158,6 +161,8 @@ class ApplyPolicy:
         add_reset(module, states, initial)
 
 
+_Positions = Callable[[], ir.Value | None]
+
 _UNSEEN = -1e30
 """Added to the logit of a key: its weight is zero, and no sum of two overflows to a NaN."""
 
@@ -198,6 +203,7 @@ class _Rewriter:
         self.head = ir.InsertionPoint(self.first)
         self.tail = ir.InsertionPoint(self.last)
         self.entries = argument_attributes(function)
+        self._choices: dict[ir.Operation, ir.Value] = {}
 
     def argument(self, role: str) -> list[ir.Value]:
         return [
@@ -214,10 +220,21 @@ class _Rewriter:
     def store(self, state: str, value: ir.Value, location: ir.Location, before: ir.Operation) -> None:
         StateStoreOp(value, ir.StringAttr.get(state), loc=location, ip=ir.InsertionPoint(before))
 
-    def mask(self, op: ir.Operation, visible: ir.Value, bias: ir.Value | None = None) -> None:
-        """Gives an attention its mask, and what is added to its logits."""
+    def mask(
+        self,
+        op: ir.Operation,
+        visible: ir.Value,
+        positions: _Positions,
+        bias: ir.Value | None = None,
+    ) -> None:
+        """Gives an attention its mask, and what is added to its logits; its index chooses among what it may see.
+
+        ``positions`` makes those of its keys, [B, T], None where they stand in their order.
+        """
         view = op.opview
         assert isinstance(view, AttentionOp)
+        if view.visible is not None:
+            visible = self._chosen(view.visible.owner.operation, visible, positions)
         masked = attention(
             [view.q, view.k, view.v, visible],
             scale=number(op, "scale"),
@@ -231,6 +248,20 @@ class _Rewriter:
         )
         op.results[0].replace_all_uses_with(masked)
         op.erase()
+
+    def _chosen(self, index: ir.Operation, visible: ir.Value, positions: _Positions) -> ir.Value:
+        """What a ``kv.topk_mask`` leaves of what may be seen; once for all attentions that it chooses for."""
+        if index not in self._choices:
+            self._choices[index] = topk_mask(
+                index.operands[0],
+                count=integer(index, "count"),
+                causal=False,
+                location=index.location,
+                before=index,
+                visible=visible,
+                positions=positions(),
+            )
+        return self._choices[index]
 
     def logits(self) -> ir.Value:
         """The program's own logits."""
@@ -306,7 +337,8 @@ class _Decode(_Rewriter):
             first, reach = readers[op], Reach.of(op)
             if reach not in visible:
                 visible[reach] = self._visible(reach, positions, count)
-            self.mask(op, visible[reach], self._bias(op, first, reach, positions))
+            bias = self._bias(op, first, reach, positions)
+            self.mask(op, visible[reach], partial(self._key_positions, first, positions), bias)
         states = self.states = self.states | carry(self.function, active)
         self.finish([self.batch, shape_of(self.logits().type)[-1]], ("tokens", "positions", "active"))
         return states
@@ -382,6 +414,13 @@ class _Decode(_Rewriter):
             total = builder.op("torch.aten.expand", operands, vtensor(wanted, "f32"))
         return total
 
+    def _key_positions(self, cache: Cache, positions: ir.Value) -> ir.Value | None:
+        """The positions of the keys that an index chooses among, [B, C]; None where no op tells them."""
+        if self.order != "ring":
+            return None
+        tokens = self._slot_positions(self.first, cache, self.policy, positions)
+        return TorchBuilder(self.first, self.location).view(tokens, [self.batch, self.policy.slots])
+
     def _slot_positions(self, op: ir.Operation, cache: Cache, own: Policy, positions: ir.Value) -> ir.Value:
         """[B, H, C], H = 1 where all heads have the same."""
         builder = TorchBuilder(op)
@@ -444,16 +483,16 @@ class _Prefill(_Rewriter):
         behind = dict(itertools.pairwise(operations))
         selections: dict[ir.Operation, ir.Value] = {}
         for cache in found:
-            anchor = behind[cache.reader]
             own = _own(self.policy, cache.reach)
-            if own.topk > 0 and cache.reader not in selections:
+            if own.topk > 0 and cache.scorer not in selections:
+                anchor = behind[cache.scorer]
                 selected = self._select(cache, length, anchor)
-                selections[cache.reader] = selected
+                selections[cache.scorer] = selected
                 if (state := _selected_state(cache.name)) in self.states:
-                    builder = TorchBuilder(anchor, cache.reader.location)
+                    builder = TorchBuilder(anchor, cache.scorer.location)
                     of_row = builder.view(selected, [1, cache.heads, own.topk])
-                    self._write(state, of_row, row, cache.reader.location, anchor)
-            self._compact(cache, own, selections.get(cache.reader), length, row, anchor)
+                    self._write(state, of_row, row, cache.scorer.location, anchor)
+            self._compact(cache, own, selections.get(cache.scorer), length, row, behind[cache.readers[0]])
         count = SelectedCountOp(
             length,
             **_policy_attributes(self.policy),
@@ -494,13 +533,14 @@ class _Prefill(_Rewriter):
             op.erase()
 
     def _select(self, cache: Cache, length: ir.Value, before: ir.Operation) -> ir.Value:
-        reader = cache.reader
-        view = reader.opview
+        scorer = cache.scorer
+        view = scorer.opview
         assert isinstance(view, AttentionOp)
         selected = TopkSelectOp(
             view.q,
             view.k,
             length,
+            visible=view.visible,
             bias=view.bias,
             sinks=view.sinks,
             **_policy_attributes(self.policy),
@@ -509,10 +549,10 @@ class _Prefill(_Rewriter):
             pool=ir.StringAttr.get(self.policy.pool),
             pool_size=index_attribute(self.policy.pool_size),
             score=ir.StringAttr.get(self.policy.score),
-            scale=ir.FloatAttr.get_f64(number(reader, "scale")),
-            softcap=ir.FloatAttr.get_f64(number(reader, "softcap")),
+            scale=ir.FloatAttr.get_f64(number(scorer, "scale")),
+            softcap=ir.FloatAttr.get_f64(number(scorer, "softcap")),
             positions=vtensor([cache.heads, self.policy.topk], "si64"),
-            loc=reader.location,
+            loc=scorer.location,
             ip=ir.InsertionPoint(before),
         )
         for name, bound in cache.reach.attributes.items():
@@ -580,6 +620,7 @@ class _Extend(_Rewriter):
         for cache in found:
             self._update(cache, _own(self.policy, cache.reach), row, start, length)
         selected = self._read(SELECTED_COUNT, row, vtensor([1], "si64"), self.location, self.head)
+        readers = _readers(found)
         visible: dict[Reach, ir.Value] = {}
         for op in [view.operation for view in body(self.function).operations]:
             if op.name != "kv.attention":
@@ -604,8 +645,31 @@ class _Extend(_Rewriter):
                     loc=self.location,
                     ip=self.head,
                 ).visible
-            self.mask(op, visible[reach])
+            self.mask(op, visible[reach], partial(self._key_positions, readers[op], row, start, count))
         self.finish([shape_of(self.logits().type)[-1]], ("tokens", LENGTH, "row", START))
+
+    def _key_positions(self, cache: Cache, row: ir.Value, start: ir.Value, count: int) -> ir.Value:
+        """The positions of the keys that an index chooses among, [1, C + N]: those in the slots, and the new ones."""
+        builder = TorchBuilder(self.first, self.location)
+        selected = None
+        if self.policy.topk > 0:
+            type_ = vtensor([1, cache.heads, self.policy.topk], "si64")
+            selected = self._read(_selected_state(cache.name), row, type_, self.location, self.head)
+        before = SlotPositionsOp(
+            builder.view(builder.add_integer(start, -1), [1]),
+            selected=selected,
+            **_policy_attributes(self.policy),
+            tokens=vtensor([1, 1, self.policy.slots], "si64"),
+            loc=self.location,
+            ip=self.head,
+        ).tokens
+        begin = builder.view(start, [1])
+        new = builder.op(
+            "torch.aten.add.Tensor", [begin, builder.arange(count), builder.integer(1)], vtensor([count], "si64")
+        )
+        parts = builder.tensors([builder.view(before, [1, self.policy.slots]), builder.view(new, [1, count])])
+        whole = vtensor([1, self.policy.slots + count], "si64")
+        return builder.op("torch.aten.cat", [parts, builder.integer(1)], whole)
 
     def _read(
         self, state: str, row: ir.Value, type_: ir.Type, location: ir.Location, at: ir.InsertionPoint
@@ -643,11 +707,11 @@ def _slopes(bias: ir.Value) -> ir.Value:
 
 
 def _readers(found: Sequence[Cache]) -> dict[ir.Operation, Cache]:
-    """For each attention of the function, the first of the caches that it reads, as its reader's selection has it."""
+    """For each attention of the function, the first of the caches that share its selection."""
     first: dict[ir.Operation, Cache] = {}
     for cache in found:
-        first.setdefault(cache.reader, cache)
+        first.setdefault(cache.scorer, cache)
     readers = dict(first)
     for cache in found:
-        readers |= dict.fromkeys(cache.readers, first[cache.reader])
+        readers |= dict.fromkeys(cache.readers, first[cache.scorer])
     return readers

@@ -54,7 +54,7 @@ class LowerTopkSelect:
 def _arguments(op: ir.Operation) -> str:
     view = op.opview
     assert isinstance(view, TopkSelectOp)
-    values = {name: getattr(view, name) for name in ("q", "k", "length", "bias", "sinks")}
+    values = {name: getattr(view, name) for name in ("q", "k", "length", "visible", "bias", "sinks")}
     return ", ".join(f"%{name}: {value.type}" for name, value in values.items() if value is not None)
 
 
@@ -92,6 +92,7 @@ def _text(op: ir.Operation, most: int) -> str:
 #hgwm_hgm = affine_map<(h, g, w, m) -> (h, g, m)>
 #hgwm_hm = affine_map<(h, g, w, m) -> (h, m)>
 #hgwm_hg = affine_map<(h, g, w, m) -> (h, g)>
+#hgwm_wm = affine_map<(h, g, w, m) -> (w, m)>
 #hgwm_hgwm = affine_map<(h, g, w, m) -> (h, g, w, m)>
 #hgmw_hgwm = affine_map<(h, g, m, w) -> (h, g, w, m)>
 #hgmw_hgm = affine_map<(h, g, m, w) -> (h, g, m)>
@@ -142,6 +143,8 @@ def _scores(op: ir.Operation, most: int) -> str:
         shared = shape_of(view.bias.type)[2] == 1
         bias = f"tensor<{heads}x{columns}xf32>" if shared else f"tensor<{heads}x{group}x{columns}xf32>"
         reads.append(("#hgwm_hm" if shared else "#hgwm_hgm", "%bias_columns", bias, "%key_bias"))
+    if view.visible is not None:
+        reads.append(("#hgwm_wm", "%visible_columns", f"tensor<{window}x{columns}xi1>", "%is_visible"))
     if columns > n:
         reads.append(("#hgwm_hg", "%sinks", f"tensor<{heads}x{group}xf32>", "%sink"))
     sliced, extents = f"tensor<{rows}x{features}x{element}>", rows.replace("x", ", ")
@@ -162,13 +165,13 @@ def _scores(op: ir.Operation, most: int) -> str:
   %products = linalg.batch_matmul indexing_maps = [#bmnk_bmk, #bmnk_bnk, #bmnk_bmn]
       ins(%queries, %keys : {queries}, {keys}) outs(%zero_products : {products}) -> {products}
   %dots = tensor.expand_shape %products [[0], [1, 2], [3]] output_shape [{extents}, {n}] : {products} into {own}
-{_padded_columns("logits", "dots", own, logits)}{_bias(view.bias, columns)}
+{_padded_columns("logits", "dots", own, logits)}{_bias(view.bias, columns)}{_visible(view.visible, window, columns)}
   %no_logits = tensor.empty() : {logits}
   %masked = linalg.generic {{indexing_maps = [{", ".join(read[0] for read in reads)}, #hgwm_hgwm],
       iterator_types = ["parallel", "parallel", "parallel", "parallel"]}}
       ins({", ".join(read[1] for read in reads)} : {", ".join(read[2] for read in reads)})
       outs(%no_logits : {logits}) {{
-  ^bb0({", ".join(f"{read[3]}: f32" for read in reads)}, %out: f32):
+  ^bb0({", ".join(f"{read[3]}: {_element(read[2])}" for read in reads)}, %out: f32):
     %scale = arith.constant {number(op, "scale")!r} : f32{_logit(op)}
     %lowest = arith.constant {_LOWEST} : f32
     %key = linalg.index 3 : index{_sees(op)}
@@ -178,15 +181,20 @@ def _scores(op: ir.Operation, most: int) -> str:
   %weights = linalg.softmax dimension(3) ins(%masked : {logits}) outs(%no_logits : {logits}) -> {logits}
   %candidate_weights = tensor.extract_slice %weights[0, 0, 0, {sink}] [{extents}, {most}] [1, 1, 1, 1]
       : {logits} to {candidates}
+  %candidate_logits = tensor.extract_slice %masked[0, 0, 0, {sink}] [{extents}, {most}] [1, 1, 1, 1]
+      : {logits} to {candidates}
   %no_scores = tensor.empty() : {scores}
   %zero_scores = linalg.fill ins(%zero_f32 : f32) outs(%no_scores : {scores}) -> {scores}
-  %scores = linalg.generic {{indexing_maps = [#hgmw_hgwm, #hgmw_hgm],
+  %scores = linalg.generic {{indexing_maps = [#hgmw_hgwm, #hgmw_hgwm, #hgmw_hgm],
       iterator_types = ["parallel", "parallel", "parallel", "reduction"]}}
-      ins(%candidate_weights : {candidates}) outs(%zero_scores : {scores}) {{
-  ^bb0(%weight: f32, %sum: f32):
+      ins(%candidate_weights, %candidate_logits : {candidates}, {candidates}) outs(%zero_scores : {scores}) {{
+  ^bb0(%weight: f32, %logit: f32, %sum: f32):
     %m = linalg.index 2 : index
     %is_candidate = arith.cmpi slt, %m, %count : index
-    %counted = arith.select %is_candidate, %weight, %zero_f32 : f32
+    %lowest = arith.constant {_LOWEST} : f32
+    %is_seen = arith.cmpf ogt, %logit, %lowest : f32
+    %has_weight = arith.andi %is_candidate, %is_seen : i1
+    %counted = arith.select %has_weight, %weight, %zero_f32 : f32
     %next = arith.addf %sum, %counted : f32
     linalg.yield %next : f32
   }} -> {scores}{_one_group(op, most)}"""
@@ -241,6 +249,29 @@ def _bias(bias: ir.Value | None, columns: int) -> str:
     }"""
 
 
+def _element(tensor: str) -> str:
+    """The element type of a tensor type's text."""
+    return tensor.removesuffix(">").rpartition("x")[2]
+
+
+def _visible(visible: ir.Value | None, window: int, columns: int) -> str:
+    """``%visible_columns`` [W, columns]: what the last W queries may see, a sink's column included."""
+    if visible is None:
+        return ""
+    _, _, keys = shape_of(visible.type)
+    rows, given = f"tensor<1x{window}x{keys}xi1>", f"tensor<{window}x{keys}xi1>"
+    wanted = f"tensor<{window}x{columns}xi1>"
+    return f"""
+  %seen_by_window = tensor.extract_slice %visible[0, %start, 0] [1, {window}, {keys}] [1, 1, 1]
+      : {visible.type} to {rows}
+  %visible_keys = tensor.collapse_shape %seen_by_window [[0, 1], [2]] : {rows} into {given}
+  %true = arith.constant true
+  %visible_columns = tensor.pad %visible_keys low[0, 0] high[0, {columns - keys}] {{
+  ^bb0(%i: index, %j: index):
+    tensor.yield %true : i1
+  }} : {given} to {wanted}"""
+
+
 def _logit(op: ir.Operation) -> str:
     """``%logit`` from ``%product``: the model's own, scaled and, where the model does so, capped and biased."""
     view = op.opview
@@ -288,10 +319,18 @@ def _sees(op: ir.Operation) -> str:
     else:
         lines += """
     %near = arith.constant true"""
+    view = op.opview
+    assert isinstance(view, TopkSelectOp)
+    if view.visible is None:
+        lines += """
+    %sees = arith.andi %in_softmax, %near : i1"""
+    else:
+        lines += """
+    %in_reach = arith.andi %in_softmax, %near : i1
+    %sees = arith.andi %in_reach, %is_visible : i1"""
     return f"""
     %w = linalg.index 2 : index
-    %query = arith.addi %start, %w : index{lines}
-    %sees = arith.andi %in_softmax, %near : i1"""
+    %query = arith.addi %start, %w : index{lines}"""
 
 
 def _or_sink(keys: int) -> str:

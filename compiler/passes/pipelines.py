@@ -26,6 +26,7 @@ from .lower_scatter import LowerScatter
 from .lower_slots import LowerSlots
 from .lower_state import LowerState
 from .lower_to_builtin import KvToBuiltin
+from .lower_topk_mask import LowerTopkMask
 from .lower_topk_select import LowerTopkSelect
 from .lower_verify_linalg import VerifyLinalg
 from .lower_view_dtype import LowerViewDtype
@@ -35,6 +36,7 @@ from .manager import Step, split_pipeline
 from .raise_append import RaiseAppend
 from .raise_attention import RaiseAttention
 from .raise_fixed import RaiseFixed
+from .raise_index import RaiseIndex
 from .raise_longest import RaiseLongest
 from .raise_repeat import RaiseRepeat
 from .raise_state import RaiseState
@@ -61,6 +63,7 @@ def raise_to_kv(
         RaiseFixed(weights),
         RaiseAppend(),
         RaiseRepeat(weights),
+        RaiseIndex(weights),
         RaiseAttention(weights, max_positions),
         SelectLast(),
         RaiseLongest(),
@@ -108,6 +111,7 @@ def lower_to_linalg() -> list[Step]:
         LowerAsserts(),
         LowerAttention(),
         LowerTopkSelect(),
+        LowerTopkMask(),
         LowerCompact(),
         LowerConcatUpdate(),
         LowerRingUpdate(),

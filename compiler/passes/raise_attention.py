@@ -23,7 +23,7 @@ from ..analysis.axes import Axes, Axis, Dims, Follows, Group, dimension_of
 from ..analysis.caches import Order, order_of, past_length
 from ..analysis.evaluate import Evaluator, Weights, no_weights
 from ..analysis.functions import PROBE, argument_attributes, body, functions
-from ..analysis.masks import Masks, Slopes, reach_of, read_masks
+from ..analysis.masks import Masks, Slopes, assumed, chosen_by, not_there, reach_of, read_masks
 from ..analysis.sinks import SinkFactor, sink_factor
 from ..diagnostics import Refusal
 from ..dialect.kv import LinearBiasOp, Reach, attention
@@ -45,7 +45,8 @@ class RaiseAttention:
     alike in all functions; they are dropped, since the slots get a mask of their own. What they add to the logits of
     keys that they do not hide must be linear in the key's position, and becomes a ``kv.linear_bias``. A logit that is
     joined behind those of the keys becomes a sink, and so does one that is told from the logits' logsumexp to scale the
-    output (``analysis.sinks``). What cannot be shown is refused.
+    output (``analysis.sinks``). A ``kv.topk_mask`` that masks are made of, and whose other keys they hide, becomes what
+    is ``visible``; such an attention sees all that came before. What cannot be shown is refused.
 
     A function with a past and no twin ``_probe`` is of fixed length: its masks are evaluated at several positions of
     the query, up to ``max_positions`` - 1. Its caches' ``kv.order`` says which token each index holds then, so that the
@@ -85,6 +86,12 @@ class RaiseAttention:
         for same in zip(*read, strict=True):
             masks = [(a.logits.softmax, one) for a in same for one in (*a.elsewhere, a.masks)]
             reach = reach_of([softmax for softmax, _ in masks], [one for _, one in masks])
+            if reach != Reach() and same[0].chosen is not None:
+                raise Refusal(
+                    same[0].logits.softmax,
+                    f"an attention sees the last {reach.most} keys, and of these those that an index chooses",
+                    "use a window or an index",
+                )
             for one in same:
                 _Rewrite(one, reach).run()
         for function in found.values():
@@ -100,9 +107,10 @@ class RaiseAttention:
                 "return each cache as torch.cat([past, new], dim), and pass it back in at the next step",
             )
         order = order_of(function)
-        evaluator = Evaluator(_assumed(function, axes, past, past, order), self.weights)
+        known = assumed(function, axes, past, past, order)
+        evaluator = Evaluator(known, self.weights)
         moments = _moments(past, order, self.max_positions) if alone and past else []
-        elsewhere = {t: Evaluator(_assumed(function, axes, t, past, order), self.weights) for t in moments}
+        elsewhere = {t: Evaluator(assumed(function, axes, t, past, order), self.weights) for t in moments}
         # a factor must be the same number at every position
         constants = Evaluator({}, self.weights)
         found: list[_Read] = []
@@ -118,7 +126,9 @@ class RaiseAttention:
                 if others[-1].vacant and order is not Order.SHIFTED:
                     _refuse_seen(softmax, key.size, moment, others[-1].vacant[0])
                 _check_slopes(masks, others[-1], moment)
-            found.append(_Read(logits, key, masks, past == 0 and key.size > 1, axes, constants, tuple(others)))
+            chosen = chosen_by(logits, masks, key, axes.query, axes, known, self.weights)
+            causal = past == 0 and key.size > 1
+            found.append(_Read(logits, key, masks, causal, axes, constants, tuple(others), chosen))
         return found
 
 
@@ -144,41 +154,14 @@ class _Read:
     evaluator: Evaluator
     elsewhere: tuple[Masks, ...] = ()
     """What the masks do at other positions of the query, in a program of fixed length."""
-
-
-def _assumed(function: ir.Operation, axes: Axes, moment: int, past: int, order: Order) -> dict[ir.Value, torch.Tensor]:
-    """The values of positions, the first query's at ``moment``, and of masks declared causal."""
-    import torch
-
-    known: dict[ir.Value, torch.Tensor] = {}
-    for argument, entry in zip(body(function).arguments, argument_attributes(function), strict=True):
-        shape = shape_of(argument.type)
-        if entry.get("kv.role") == "positions":
-            positions = torch.arange(moment, moment + axes.query.size)
-            known[argument] = (positions if shape and shape[-1] == axes.query.size else positions[0]).expand(shape)
-        elif entry.get("kv.role") == "causal_mask":
-            queries, keys = shape[-2:]
-            visible = ~_not_there(queries, keys, moment, past, order)
-            if element_of(argument.type) == "i1":
-                known[argument] = visible.expand(shape)
-            else:
-                known[argument] = torch.where(visible, 0.0, float("-inf")).expand(shape)
-    return known
-
-
-def _not_there(queries: int, keys: int, moment: int, past: int, order: Order) -> torch.Tensor:
-    """Which keys hold no token, or one behind the query, where the first query is at ``moment``. -> [Q, T] bool."""
-    import torch
-
-    if order is not Order.APPENDED:
-        return (order.held(moment, keys) < 0).expand(queries, keys)
-    return torch.arange(keys)[None, :] > torch.arange(queries)[:, None] + (keys - queries)
+    chosen: ir.Value | None = None
+    """The choice among the keys that they hide the rest of, [B, Q, T]."""
 
 
 def _check_mask(softmax: ir.Operation, hidden: torch.Tensor, moment: int, past: int) -> None:
     """Masks of a snapshot cannot tell a window from what its length made, so they must be plainly causal."""
     queries, keys = hidden.shape
-    wrong = (hidden != _not_there(queries, keys, moment, past, Order.APPENDED)).nonzero()
+    wrong = (hidden != not_there(queries, keys, moment, past, Order.APPENDED)).nonzero()
     if not len(wrong):
         return
     query, key = (int(x) for x in wrong[0])
@@ -271,7 +254,7 @@ class _Rewrite:
             sinks = joined if factor is None else self._sinks_of(factor, builder, product)
             width = shape_of(v4.type)[3]
             out = attention(
-                [q5, k4, v4],
+                [q5, k4, v4, *([self._found.chosen] if self._found.chosen is not None else [])],
                 scale=self._found.logits.scale * k.scale,
                 softcap=self._found.logits.softcap,
                 causal=self._found.causal,

@@ -31,6 +31,7 @@ class Selection:
     heads: int = H
     group: int = G
     features: int = D
+    indexed: bool = False
     bias: bool = False
     sinks: bool = False
     reach: Reach = field(default_factory=Reach)
@@ -52,6 +53,8 @@ SELECTIONS = {
     "windowed": Selection(Policy(2, 8, 6, 4), 40, reach=Reach(window=19)),
     "chunked": Selection(Policy(2, 8, 6, 4, score="all"), 40, reach=Reach(chunk=23)),
     "shared": Selection(Policy(2, 8, 4, 4), 40, shared=True),
+    "indexed": Selection(Policy(2, 8, 6, 4), 40, indexed=True),
+    "indexed_sinks": Selection(Policy(2, 8, 6, 4, score="all"), 40, indexed=True, sinks=True),
     "exact": Selection(Policy(1, 2, 12, 1, pool="none"), 150, heads=1, group=1, features=1),
 }
 
@@ -99,18 +102,24 @@ def selection_function(name: str, case: Selection) -> str:
         f'{slots(p)}, selected = {p.topk} : i64, window = {p.window} : i64, pool = "{p.pool}", '
         f'pool_size = {p.pool_size} : i64, score = "{p.score}", scale = {case.scale} : f64, '
         f"softcap = {case.softcap} : f64, "
-        f"operandSegmentSizes = array<i32: 1, 1, 1, {int(case.bias)}, {int(case.sinks)}>"
+        f"operandSegmentSizes = array<i32: 1, 1, 1, {int(case.indexed)}, {int(case.bias)}, {int(case.sinks)}>"
         + "".join(f", {name} = {bound}" for name, bound in bounds if bound)
     )
-    more = [tensor(list(x.shape), "f32") for x in more_operands(case)]
+    more = [tensor(list(x.shape), "i1" if x.dtype == bool else "f32") for x in more_operands(case)]
     result = tensor([1 if case.shared else case.heads, p.topk], "i64")
     return function(name, "kv.topk_select", [q, k, "tensor<i64>", *more], result, attributes)
 
 
 def more_operands(case: Selection) -> list[np.ndarray]:
-    """Bias [1, H, G, N] and sinks [H, G], where the case has them."""
+    """Visible [1, N, N], bias [1, H, G, N] and sinks [H, G], where the case has them.
+
+    Few keys are visible, and to every third query none but its own.
+    """
+    seen = random([1, case.n, case.n], seed=9) > 1
+    seen[:, ::3] = np.eye(case.n, dtype=bool)[::3]
+    indexed = [seen] if case.indexed else []
     bias = [2 * random([1, case.heads, case.group, case.n], seed=7).astype(np.float32)] if case.bias else []
-    return bias + ([2 * random([case.heads, case.group], seed=8).astype(np.float32)] if case.sinks else [])
+    return indexed + bias + ([2 * random([case.heads, case.group], seed=8).astype(np.float32)] if case.sinks else [])
 
 
 def compaction_function(name: str, layout: str, element: str, policy: Policy, order: str) -> str:
@@ -158,6 +167,30 @@ func.func @write_{name}(%value: {row}, %row: tensor<i64>) {{
 }}"""
 
 
+MASKS = {
+    "plain": (5, 21, 6, None, False, False),
+    "causal": (19, 19, 4, None, False, True),
+    "all": (2, 9, 9, None, False, False),
+    "by_key": (1, 33, 8, 2, True, False),
+    "by_query": (7, 30, 1, 3, True, False),
+    "one": (1, 1, 1, None, False, False),
+}
+"""Q, T, the count, the rank of ``visible``, whether there are positions, and whether it is causal."""
+
+
+def mask_function(name: str, q: int, t: int, count: int, rank: int | None, placed: bool, causal: bool) -> str:
+    operands = [tensor([B, q, t], "f32")]
+    if rank is not None:
+        operands.append(tensor([B, q, t] if rank == 3 else [B, t], "i1"))
+    if placed:
+        operands.append(tensor([B, t], "i64"))
+    attributes = (
+        f"count = {count} : i64, causal = {str(causal).lower()}, "
+        f"operandSegmentSizes = array<i32: 1, {int(rank is not None)}, {int(placed)}>"
+    )
+    return function(f"mask_{name}", "kv.topk_mask", operands, tensor([B, q, t], "i1"), attributes)
+
+
 CONCATS = {
     "heads_first": ("heads_first", "f32", Policy(2, 8, 4, 4)),
     "tokens_first": ("tokens_first", "bf16", Policy(0, 5, 3, 1)),
@@ -181,6 +214,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     parts += [compaction_function(f"compact_{name}", *case) for name, case in COMPACTIONS.items()]
     parts += [state_functions(name, *case) for name, case in UPDATES.items()]
     parts += [concat_function(name, *case) for name, case in CONCATS.items()]
+    parts += [mask_function(name, *case) for name, case in MASKS.items()]
     for i, p in enumerate(SLOTTED):
         selected = f"{slots(p)}, selected = {p.topk} : i64"
         parts.append(function(f"slots_{i}", "kv.slots", [i64], i64, slots(p)))
@@ -291,7 +325,9 @@ def expected_selection(case: Selection, q: np.ndarray, k: np.ndarray, length: in
         if case.softcap:
             logits = case.softcap * np.tanh(logits / case.softcap)
         if case.bias:
-            logits = logits + more[0][0, h, :, None, :length]
+            logits = logits + more[int(case.indexed)][0, h, :, None, :length]
+        if case.indexed:
+            logits = np.where(more[0][0, length - policy.window : length, :length], logits, -np.inf)
         if case.reach.window:
             logits = np.where(query - key < case.reach.window, logits, -np.inf)
         if case.reach.chunk:
@@ -301,7 +337,7 @@ def expected_selection(case: Selection, q: np.ndarray, k: np.ndarray, length: in
     want = np.zeros((len(groups), policy.topk), np.int64)
     for h, logits in enumerate(groups):
         if case.sinks:
-            column = np.broadcast_to(more[1][h][:, None, None], (*logits.shape[:2], 1))
+            column = np.broadcast_to(more[-1][h][:, None, None], (*logits.shape[:2], 1))
             logits = np.concatenate((logits, column), axis=2)
         want[h, :n] = select(logits, length, policy)
     return want
@@ -344,6 +380,26 @@ def test_selection_with_ties_is_that_of_a_sort(program: Program, data: st.DataOb
     best = sorted(candidates, key=lambda t: (-logits[t], t))[: p.topk]
     want = [*sorted(best), *[0] * (p.topk - len(best))]
     assert program("select_exact", q, k, np.array(length))[0].tolist() == want
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("name", MASKS)
+def test_an_index_chooses_the_largest_scores_of_what_is_seen(program: Program, name: str, data: st.DataObject) -> None:
+    """Few different scores, so that many are equal: of these the lowest positions are chosen."""
+    q, t, count, rank, placed, causal = MASKS[name]
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32), "seed"))
+    scores = rng.choice(np.array([-3.5, -1e-30, -0.0, 0.0, 0.25, 7.0, -np.inf], np.float32), [B, q, t])
+    seen = np.broadcast_to(rng.random([B, q, t] if rank == 3 else [B, 1, t]) < rng.random(), [B, q, t])
+    positions = np.stack([rng.permutation(3 * t)[:t] for _ in range(B)])
+    more = [] if rank is None else [seen if rank == 3 else seen[:, 0]]
+    got = program(f"mask_{name}", scores, *more, *([positions] if placed else [])).astype(bool)
+    want = np.zeros([B, q, t], bool)
+    for b, i in np.ndindex(B, q):
+        keys = [j for j in range(t) if (rank is None or seen[b, i, j]) and (not causal or j <= i)]
+        order = positions[b] if placed else np.arange(t)
+        want[b, i, sorted(keys, key=lambda j: (-scores[b, i, j], order[j]))[:count]] = True
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("name", COMPACTIONS)

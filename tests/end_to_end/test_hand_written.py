@@ -7,6 +7,7 @@ import pytest
 from attention_decoders import BLENDED, CROSSED, FORMS
 from compiled import TOLERANCE, assert_equals_oracle, place_of, prompts_of
 from decoders import GOOD, Decoder, Refused
+from indexed_decoders import INDEXED, NO_INDEX
 from latent_decoders import LATENT
 from plain_decoders import REFUSED
 
@@ -18,7 +19,7 @@ from snapcc.runtime.reference import Reference
 OPTIONS = {"sink": 2, "recent": 8, "topk": 4, "window": 4, "batch": 3, "prompts": (48,), "extends": (8,)}
 
 
-@pytest.mark.parametrize("decoder", [*GOOD, *LATENT], ids=lambda d: d.name)
+@pytest.mark.parametrize("decoder", [*GOOD, *LATENT, *INDEXED], ids=lambda d: d.name)
 def test_equals_the_oracle(decoder: Decoder, tmp_path: Path) -> None:
     # one is planned too
     target = "sn40l" if decoder is GOOD[0] else "host"
@@ -59,3 +60,13 @@ def test_an_axis_that_is_not_provably_safe_is_refused(refused: Refused, tmp_path
     assert called_from_here or not refused.op, caught.value
     assert refused.op in str(caught.value)
     assert not target.exists()
+
+
+@pytest.mark.parametrize("refused", NO_INDEX, ids=lambda d: d.name)
+def test_an_index_that_slots_cannot_have_is_refused(refused: Refused, tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=refused.because) as caught:
+        snapcc.compile(refused.decoder.program(), tmp_path / "out.snapcc", **OPTIONS)
+    file, first, last = refused.lines
+    name, line = place_of(caught.value)
+    assert name == file
+    assert first <= line <= last, caught.value

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from compiled import TOLERANCE, prompts_of, tiny_llama
+from indexed_decoders import INDEXED
 from numpy.typing import NDArray
 from random_decoders import PLAINEST, VOCABULARY, drawn
 from torch import Tensor, nn
@@ -242,6 +243,19 @@ def test_a_window_or_chunk_that_is_one_off_is_noticed(
     program = drawn(replace(PLAINEST, reaches=REACHES)).program()
     artifact = snapcc.compile(program, tmp_path / "out.snapcc", **OPTIONS)
     assert not holds(artifact, prompts_of((5, 20, 40), VOCABULARY), 16)
+
+
+@pytest.mark.parametrize("wrong", [None, {"count": -1}, {"count": 1}], ids=["right", "one less", "one more"])
+def test_an_index_that_chooses_one_key_less_or_more_is_noticed(
+    wrong: dict[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if wrong is not None:
+        right = pipelines.apply_policy
+        change = Mutate(lambda module: _set(module, "decode", "kv.topk_mask", **wrong))
+        monkeypatch.setattr(pipelines, "apply_policy", lambda *given: [*right(*given), change])
+    _, sieve = INDEXED
+    artifact = snapcc.compile(sieve.program(), tmp_path / "out.snapcc", **OPTIONS)
+    assert holds(artifact, prompts_of((5, 20, 40), sieve.vocabulary), 16) == (wrong is None)
 
 
 class Twins(nn.Module):

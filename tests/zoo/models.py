@@ -241,6 +241,8 @@ OWN: dict[str, dict[str, Any]] = {
         "swa_head_dim": 24,
         "swa_qk_nope_head_dim": WIDTH,
         "swa_v_head_dim": WIDTH,
+        # else the embedding of token 0 is zero, and its scores of all keys are equal
+        "pad_token_id": None,
     },
     "bailing_hybrid": LATENT,
     "kimi_linear": LATENT,

@@ -15,7 +15,7 @@
 // CHECK-NOT: kv.
 // CHECK: return %{{.+}} : tensor<2x4xi64>
 func.func @candidates(%q: tensor<1x2x2x40x16xf32>, %k: tensor<1x2x40x16xf32>, %length: tensor<i64>) -> tensor<2x4xi64> {
-  %0 = "kv.topk_select"(%q, %k, %length) {operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, pool = "avg", pool_size = 5 : i64, ring = 8 : i64, scale = 2.500000e-01 : f64, score = "candidates", selected = 4 : i64, sink = 2 : i64, softcap = 0.000000e+00 : f64, window = 4 : i64} : (tensor<1x2x2x40x16xf32>, tensor<1x2x40x16xf32>, tensor<i64>) -> tensor<2x4xi64>
+  %0 = "kv.topk_select"(%q, %k, %length) {operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, pool = "avg", pool_size = 5 : i64, ring = 8 : i64, scale = 2.500000e-01 : f64, score = "candidates", selected = 4 : i64, sink = 2 : i64, softcap = 0.000000e+00 : f64, window = 4 : i64} : (tensor<1x2x2x40x16xf32>, tensor<1x2x40x16xf32>, tensor<i64>) -> tensor<2x4xi64>
   return %0 : tensor<2x4xi64>
 }
 
@@ -31,7 +31,7 @@ func.func @candidates(%q: tensor<1x2x2x40x16xf32>, %k: tensor<1x2x40x16xf32>, %l
 // CHECK: tensor.extract_slice %{{.+}}[0, 0, 0, 2] [2, 2, 4, 30]
 // CHECK: arith.maximumf
 func.func @all(%q: tensor<1x2x2x40x16xbf16>, %k: tensor<1x2x40x16xbf16>, %length: tensor<i64>) -> tensor<2x4xi64> {
-  %0 = "kv.topk_select"(%q, %k, %length) {operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, pool = "max", pool_size = 7 : i64, ring = 8 : i64, scale = 2.500000e-01 : f64, score = "all", selected = 4 : i64, sink = 2 : i64, softcap = 3.000000e+00 : f64, window = 4 : i64} : (tensor<1x2x2x40x16xbf16>, tensor<1x2x40x16xbf16>, tensor<i64>) -> tensor<2x4xi64>
+  %0 = "kv.topk_select"(%q, %k, %length) {operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, pool = "max", pool_size = 7 : i64, ring = 8 : i64, scale = 2.500000e-01 : f64, score = "all", selected = 4 : i64, sink = 2 : i64, softcap = 3.000000e+00 : f64, window = 4 : i64} : (tensor<1x2x2x40x16xbf16>, tensor<1x2x40x16xbf16>, tensor<i64>) -> tensor<2x4xi64>
   return %0 : tensor<2x4xi64>
 }
 
@@ -42,6 +42,6 @@ func.func @all(%q: tensor<1x2x2x40x16xbf16>, %k: tensor<1x2x40x16xbf16>, %length
 // CHECK-NEXT: %[[ZEROS:.+]] = arith.constant dense<0> : tensor<2x4xi64>
 // CHECK-NEXT: return %[[ZEROS]]
 func.func @no_candidates(%q: tensor<1x2x2x10x16xf32>, %k: tensor<1x2x10x16xf32>, %length: tensor<i64>) -> tensor<2x4xi64> {
-  %0 = "kv.topk_select"(%q, %k, %length) {operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, pool = "none", pool_size = 1 : i64, ring = 8 : i64, scale = 2.500000e-01 : f64, score = "all", selected = 4 : i64, sink = 2 : i64, softcap = 0.000000e+00 : f64, window = 4 : i64} : (tensor<1x2x2x10x16xf32>, tensor<1x2x10x16xf32>, tensor<i64>) -> tensor<2x4xi64>
+  %0 = "kv.topk_select"(%q, %k, %length) {operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, pool = "none", pool_size = 1 : i64, ring = 8 : i64, scale = 2.500000e-01 : f64, score = "all", selected = 4 : i64, sink = 2 : i64, softcap = 0.000000e+00 : f64, window = 4 : i64} : (tensor<1x2x2x10x16xf32>, tensor<1x2x10x16xf32>, tensor<i64>) -> tensor<2x4xi64>
   return %0 : tensor<2x4xi64>
 }
