@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 from .errors import FrontendError
 
 _ops: Any = torch.ops
+_HERE = Path(__file__).parent
 # Regions of a graph that are run as they stand, with the position of their body among the arguments.
 _AUTOCAST = _ops.higher_order.wrap_with_autocast
 _STATES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
@@ -73,9 +75,12 @@ def flatten(program: ExportedProgram) -> FlatProgram:
 
 
 def source_of(node: Node) -> str:
-    """``file.py:line`` of the user's code that a node comes from, or its name where that is not known."""
+    """``file.py:line`` of the user's code that a node comes from, or its name where that is not known.
+
+    Code that lies in no package goes before a library's, and that which calls a model for its export is nobody's.
+    """
     found = re.findall(r'File "([^"<]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    frames = [f"{file}:{line}" for file, line in found]
+    frames = [f"{file}:{line}" for file, line in found if Path(file).parent != _HERE]
     own = [frame for frame in frames if "/site-packages/" not in frame]
     library = [frame for frame in frames if "/site-packages/torch/" not in frame]
     return (own or library or frames or [f"the node {node.name}"])[-1]

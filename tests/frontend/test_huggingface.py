@@ -15,7 +15,8 @@ import transformers
 from safetensors import safe_open
 from transformers import DynamicCache
 
-from snapcc.frontend import Decoder, FrontendError, Role, from_object, load_model
+from snapcc.frontend import Decoder, FrontendError, Role, from_object, huggingface, load_model
+from snapcc.frontend.flat import source_of
 from snapcc.frontend.huggingface import from_model
 from snapcc.runtime.reference import ProgramInputs, unmodified
 
@@ -323,3 +324,10 @@ def test_a_model_without_a_cache_is_refused() -> None:
     model = transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(vocab_size=8, n_embd=8, n_layer=1, n_head=1))
     with pytest.raises(FrontendError, match="OpenAIGPTLMHeadModel takes no cache: it is no decoder with a cache"):
         from_model(model, "gpt")
+
+
+def test_a_place_is_the_models_not_that_of_what_calls_it() -> None:
+    node = torch.fx.Graph().placeholder("x")
+    calls = f'File "{huggingface.__file__}", line 5, in forward'
+    node.meta["stack_trace"] = f'{calls}\nFile "/lib/site-packages/transformers/models/a.py", line 7, in forward'
+    assert source_of(node) == "/lib/site-packages/transformers/models/a.py:7"

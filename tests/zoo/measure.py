@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 import warnings
 from pathlib import Path
@@ -108,16 +109,13 @@ def _sharing(model: PreTrainedModel) -> str:
     config = model.config
     if getattr(config, "kv_lora_rank", None):
         return "MLA"
-    heads = next(
-        value
-        for field in ("num_attention_heads", "n_head", "n_heads", "num_heads")
-        if isinstance(value := getattr(config, field, None), int)
-    )
+    fields = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+    heads = next((value for field in fields if isinstance(value := getattr(config, field, None), int)), 0)
     cache: Any = DynamicCache(config=config)
     try:
         with torch.no_grad():
             model(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=True, cache=cache)
-    except (RuntimeError, TypeError, ValueError):  # a cache of its own, or code that fails
+    except (AttributeError, RuntimeError, TypeError, ValueError):  # a cache of its own, or code that fails
         return "?"
     kept = {keys.shape[1] for layer in cache.layers if (keys := getattr(layer, "keys", None)) is not None}
     if not kept:
@@ -126,7 +124,5 @@ def _sharing(model: PreTrainedModel) -> str:
 
 
 def _told(error: Exception) -> str:
-    """An error's first line, with a place in transformers' own code by its path there."""
-    line = describe(error)[0]
-    place, separator, message = line.partition(" error: ")
-    return place[max(place.find("transformers/models/"), 0) :] + separator + message
+    """An error's first line, with places in transformers' own code by their paths there."""
+    return re.sub(r"[^\s(]*(?=transformers/models/)", "", describe(error)[0])
