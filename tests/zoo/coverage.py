@@ -48,6 +48,9 @@ What becomes of transformers' causal language models, each tiny and random, from
 - `refused`: nothing was compiled, with the reason.
 - `fault`: anything else.
 
+The group `further` is what the library has beyond the first groups, with variants of its families' configurations;
+`cacheless` are models that keep no keys and values, of which nothing can be made.
+
 `make zoo` measures what has no result under `build/zoo` yet, `.venv/bin/python -m tests.zoo --only NAME ...` anew.
 """
 
