@@ -413,21 +413,6 @@ def _copied(layer: Any) -> Any:
 
 
 def _export(model: Any, layers: Sequence[Any], kept: Sequence[_Kept], first: int | None) -> ExportedProgram:
-    """For any number of tokens; for one where it carries state, or where it takes one only beside a cache."""
-    if kept or any(_held(layers, kind) for kind in _STATES):
-        # several would go through the layers' kernels for prompts
-        return _traced(model, layers, kept, first, one_token=True)
-    try:
-        return _traced(model, layers, kept, first, one_token=False)
-    except Exception as error:
-        with contextlib.suppress(Exception):
-            return _traced(model, layers, kept, first, one_token=True)
-        raise error
-
-
-def _traced(
-    model: Any, layers: Sequence[Any], kept: Sequence[_Kept], first: int | None, one_token: bool
-) -> ExportedProgram:
     # Sizes of at least 2, all different: 0 and 1 would be taken for constants, equal ones for one another.
     batch, query, past = 2, 3, 5
     longest = _longest(model, first)
@@ -437,8 +422,9 @@ def _traced(
     states.append([one.value for one in kept])
     states = states if any(states) else []
     tokens: Any = {0: b, 1: q}
-    if one_token:
-        # A named past would be refused, for a guard that one query token makes and that always holds.
+    if states:
+        # A step of one token: several would go through the layers' kernels for prompts. A named past would be refused,
+        # for a guard that one query token makes and that always holds.
         query, tokens, p = 1, {0: b}, Dim.DYNAMIC
     positions = None if first is None else torch.zeros(batch, query, dtype=torch.long)
 
@@ -448,12 +434,13 @@ def _traced(
     def state(tensor: Tensor) -> Tensor:
         return torch.zeros(batch, *tensor.shape[1:], dtype=tensor.dtype)
 
+    indexes = [torch.zeros(batch, past, x.indexer_keys.shape[2], dtype=x.indexer_keys.dtype) for x in indexed]
     arguments = (
         torch.zeros(batch, query, dtype=torch.long),
         positions,
         [example(layer.keys) for layer in own],
         [example(layer.values) for layer in own],
-        [torch.zeros(batch, past, x.indexer_keys.shape[2], dtype=x.indexer_keys.dtype) for x in indexed],
+        *([indexes] if indexed or states else []),
         *([state(tensor) for tensor in held] for held in states),
     )
     dynamic = (
@@ -461,7 +448,7 @@ def _traced(
         None if positions is None else tokens,
         [{0: b, 2: p} for _ in own],
         [{0: b, 2: p} for _ in own],
-        [{0: b, 1: p} for _ in indexed],
+        *([[{0: b, 1: p} for _ in indexed]] if indexed or states else []),
         *([{0: b} for _ in held] for held in states),
     )
     step = _Step(model, layers, kept, first)

@@ -331,3 +331,13 @@ def test_a_place_is_the_models_not_that_of_what_calls_it() -> None:
     calls = f'File "{huggingface.__file__}", line 5, in forward'
     node.meta["stack_trace"] = f'{calls}\nFile "/lib/site-packages/transformers/models/a.py", line 7, in forward'
     assert source_of(node) == "/lib/site-packages/transformers/models/a.py:7"
+
+
+def test_a_condition_that_torch_export_cannot_solve_is_checked_at_each_length() -> None:
+    torch.manual_seed(0)
+    config = transformers.AriaTextConfig(**SMALL, moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1)
+    model = transformers.AriaTextForCausalLM(config).eval().requires_grad_(False)
+    decoder = from_model(model, "aria_text")
+    arguments = inputs(decoder, 2, 4, 0)
+    logits = decoder.specialise(2, 4, 0).module()(*arguments)[0]
+    torch.testing.assert_close(logits, model(input_ids=arguments[0], use_cache=False).logits)
