@@ -284,7 +284,8 @@ class _Step(nn.Module):
         for one, value in zip(self._kept, before, strict=True):
             one.attributes[one.name] = value
         grown = [layer.keys for layer in own], [layer.values for layer in own], [x.indexer_keys for x in indexed]
-        return (out.logits, *grown, *after) if any(after) else (out.logits, *grown)
+        more = (grown[2], *after) if any(after) else grown[2:] if indexed else ()
+        return (out.logits, *grown[:2], *more)
 
 
 def _parameters(model: Any) -> Any:
