@@ -288,7 +288,7 @@ class Lowering:
     def _drop_extends(self, module: ir.Module, policy: Policy) -> None:
         """Leaves extend out where an attention must know the positions in its slots, which extend cannot tell it."""
         from snapcc.compiler.analysis.functions import body
-        from snapcc.compiler.passes.apply_policy import looks_at_positions
+        from snapcc.compiler.passes.over_slots import looks_at_positions
 
         found = _extends(module)
         operations = [view.operation for function in found for view in body(function).operations]
