@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -13,7 +13,7 @@ from .errors import ProgramError, place
 from .lifetime import Lifetime, lifetimes
 from .machine import SHARED
 from .packing import Legal
-from .storage import Buffer, Moved, Storages, is_tensor, is_view
+from .storage import Buffer, Moved, Storages, destinations, is_blank, is_tensor, is_view, keeps_contents
 
 _NO_WORK = frozenset(
     {"tensor.empty", "tensor.dim", "arith.constant", "kv.parameter", "kv.state_load", "kv.state_store", "func.return"}
@@ -31,7 +31,8 @@ class Function:
     ``shape``, ``dtype``, ``bytes`` and ``buffer`` (the buffer's name, or None for a blank tensor without one).
 
     ``ops`` are the block's, by position; ``ids`` name its values; ``captured`` are the tensors that an op's regions
-    take, by position. ``buffers`` are the storage classes by name, ``lifetimes`` theirs in steps of the program's
+    take, by position; ``reads`` all tensors whose contents an op looks at, those and destinations that it keeps the
+    contents of included. ``buffers`` are the storage classes by name, ``lifetimes`` theirs in steps of the program's
     order, ``moves`` the copies that no update in place could save.
     """
 
@@ -39,6 +40,7 @@ class Function:
     ops: tuple[ir.Operation, ...]
     ids: Mapping[ir.Value, str]
     captured: Mapping[int, Sequence[ir.Value]]
+    reads: tuple[tuple[ir.Value, ...], ...]
     graph: nx.MultiDiGraph[str]
     buffers: Mapping[str, Buffer]
     lifetimes: Mapping[str, Lifetime]
@@ -97,11 +99,18 @@ def _function(op: ir.Operation, legal: Legal) -> Function:
         tuple(storages.ops),
         storages.ids,
         storages.captured,
+        tuple((*_operands(op), *storages.captured.get(position, ())) for position, op in enumerate(storages.ops)),
         _graph(blocks[0], storages),
         storages.buffers,
         lifetimes(storages.uses, storages.writes, storages.updates),
         tuple(storages.moves),
     )
+
+
+def _operands(op: ir.Operation) -> Iterator[ir.Value]:
+    """The operands whose contents an op looks at."""
+    skipped = {o for o, _ in destinations(op) if is_blank(op.operands[o]) or not keeps_contents(op, o)}
+    yield from (v for i, v in enumerate(op.operands) if is_tensor(v) and i not in skipped)
 
 
 def _graph(block: ir.Block, storages: Storages) -> nx.MultiDiGraph[str]:

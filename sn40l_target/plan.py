@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch_mlir import ir
 
 from .checker import check
-from .errors import PlanError, place
-from .graph import Function, read_program
+from .choice import Chooser, Chosen
+from .errors import PlanError
+from .graph import Function, Program, read_program
 from .machine import SN40L, Machine, MachineError, load_machine
-from .placement import Kernel, Placed, place_program, stage_tensors, tensors
+from .placement import Placed, no_room, place_shared, stage_tensors, tensors
 from .plan_ops import remove_plan, write_plan
-from .schedule import Timeline
 from .schema import Copy, FunctionTime, Plan, Section, SectionTime, Tensor, Transfer
-from .sections import cut
 from .stays import PATIENCE
-from .tiling import Tiler
 
 
 def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L, patience: int = PATIENCE) -> Plan:
@@ -34,44 +32,62 @@ def plan(module: ir.Module | ir.Operation, machine: Machine = SN40L, patience: i
         PlacementError: tensors that fit in no tier; the message holds the memory map and the bytes that are lacking.
     """
     program = read_program(module, machine.tiers[0].legal)
-    kernels = {name: _kernels(function, machine) for name, function in program.functions.items()}
-    sections = {name: [kernel.section for kernel in own] for name, own in kernels.items()}
-
-    def seconds(function: Function, placed: Placed) -> float:
-        return Timeline(function, sections[function.name], placed, machine).seconds()
-
-    placed = place_program(program, kernels, machine, seconds, patience)
+    choosers = {name: Chooser(function, machine, patience) for name, function in program.functions.items()}
+    chosen = _fastest(program, choosers, machine)
+    if chosen is None:
+        raise no_room(program, {name: chooser.all() for name, chooser in choosers.items()}, machine, patience)
+    near = machine.tiers[0].name
     places: list[Tensor] = []
     transfers: list[Transfer] = []
     schedule: list[SectionTime] = []
     time: list[FunctionTime] = []
     copies: list[Copy] = []
-    for function in program.functions.values():
-        names = {position: s.name for s in sections[function.name] for position in s.ops}
-        here = placed[function.name]
-        for name in function.buffers:
-            places += tensors(function, name, here.places.get(name, ()), _section_of(function, name, names))
-        places += stage_tensors(function, kernels[function.name], here.stages, machine.tiers[0].name)
-        timeline = Timeline(function, sections[function.name], here, machine)
-        ahead = timeline.prefetches()
-        places += _ahead(function, sections[function.name], ahead)
-        transfers += [*_transfers(function, here, machine), *ahead]
-        schedule += timeline.sections()
-        time.append(timeline.time())
+    sections: list[Section] = []
+    for name, function in program.functions.items():
+        here = chosen[name]
+        own = [kernel.section for kernel in here.kernels]
+        names = {position: s.name for s in own for position in s.ops}
+        for buffer in function.buffers:
+            of = _section_of(function, buffer, names)
+            places += tensors(function, buffer, here.placed.places.get(buffer, ()), of)
+        places += stage_tensors(function, here.kernels, here.placed.stages, near)
+        ahead = here.timeline.prefetches()
+        places += _ahead(function, own, ahead)
+        transfers += [*_transfers(function, here.placed, machine), *ahead]
+        schedule += here.timeline.sections()
+        time.append(here.timeline.time())
         copies += [
-            Copy(function=function.name, section=names[m.position], source=m.source, target=m.target, bytes=m.bytes)
+            Copy(function=name, section=names[m.position], source=m.source, target=m.target, bytes=m.bytes)
             for m in function.moves
         ]
+        sections += own
     return Plan(
         machine=machine,
         functions=tuple(program.functions),
         tensors=tuple(places),
-        sections=tuple(section for own in sections.values() for section in own),
+        sections=tuple(sections),
         copies=tuple(copies),
         transfers=tuple(transfers),
         schedule=tuple(schedule),
         time=tuple(time),
+        cuts=tuple(cut for each in chosen.values() for cut in each.cuts),
     )
+
+
+def _fastest(program: Program, choosers: Mapping[str, Chooser], machine: Machine) -> Mapping[str, Chosen] | None:
+    """The choices of all functions; of several ways to place what they share, those with the least time in all."""
+    *ordered, anywhere = place_shared(program, machine, {tier.name: tier.bytes for tier in machine.tiers})
+    for tried in (ordered, [anywhere]):
+        ways = []
+        for shared in tried:
+            own = {n: None if shared.left else chooser.choose(shared) for n, chooser in choosers.items()}
+            way = {n: chosen for n, chosen in own.items() if chosen is not None}
+            if len(way) == len(choosers):
+                ways.append(way)
+        if ways:
+            break
+    # of equals the last, which has the most in near tiers
+    return min(reversed(ways), key=lambda way: sum(c.timeline.seconds() for c in way.values()), default=None)
 
 
 def checked_plan(module: ir.Module | ir.Operation, machine: Machine = SN40L) -> Plan:
@@ -142,27 +158,6 @@ def _ahead(function: Function, sections: Sequence[Section], prefetches: Sequence
                 part=transfer.bytes,
             )
         )
-    return found
-
-
-def _kernels(function: Function, machine: Machine) -> list[Kernel]:
-    """The function cut into sections, each with its stages and what it needs in the nearest tier."""
-    tiler = Tiler(function, machine)
-    found = []
-    for made in cut(function, machine, tiler.fits):
-        ops = tuple(made.part.ops)
-        stages, needs = tiler.section(made.part)
-        section = Section(
-            function=function.name,
-            name=made.name,
-            ops=ops,
-            operations=tuple(function.ops[position].name for position in ops),
-            location=place(function.ops[ops[0]].location),
-            starts=made.starts,
-            streams={function.ids[v]: tuple(sorted(dims)) for v, dims in made.part.streams.items() if dims},
-            stages=stages,
-        )
-        found.append(Kernel(section, needs))
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from .occupancy import occupancy
 from .schema import Plan, Tensor
 
-_BIGGEST = 30
+_BIGGEST, _CUTS = 30, 12
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ def _function(plan: Plan, name: str) -> dict[str, Any]:
     time = next(t for t in plan.time if t.function == name)
     sections = {s.name: s for s in plan.sections if s.function == name}
     bandwidths = {t.name: t.bandwidth.value for t in plan.machine.tiers}
-    near = plan.machine.tiers[0].name
     shown = []
     for at in (t for t in plan.schedule if t.function == name):
         section = sections[at.section]
@@ -76,8 +75,8 @@ def _function(plan: Plan, name: str) -> dict[str, Any]:
                 "bound": at.bound,
                 "parts": at.parts,
                 "work": section.work,
-                # what comes from and goes to the tiers behind the nearest
-                "far": sum(s * bandwidths[part] for part, s in at.parts.items() if part not in ("compute", near)),
+                # what comes from and goes to the tiers behind the nearest: all of it passes through the first of them
+                "far": sum(at.parts[tier] * bandwidth for tier, bandwidth in list(bandwidths.items())[1:2]),
                 "compute_units": section.compute_units,
                 "memory_units": plan.memory_units(section),
                 "near": sum(t.bytes for t in beside if not t.shared),
@@ -108,6 +107,12 @@ def _function(plan: Plan, name: str) -> dict[str, Any]:
         "name": name,
         "time": time.model_dump() | {"tokens_per_second": time.tokens_per_second},
         "sections": shown,
+        "cuts": [
+            cut.model_dump(exclude={"function"})
+            for cut in sorted(
+                (c for c in plan.cuts if c.function == name), key=lambda c: (not c.chosen, c.seconds or c.bound)
+            )[:_CUTS]
+        ],
         "occupancy": [
             {"section": step.section, "start": step.start, "end": step.end, "bytes": step.bytes}
             for step in occupancy(plan, name)

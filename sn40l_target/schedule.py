@@ -2,10 +2,13 @@
 
 A section takes the longest of what its parts take: its stages' arithmetic on their compute units, what it reads and
 writes in the nearest tier, and what it streams from and to each tier behind it; starting it costs the machine's launch
-on top. Sections run one after the other. Fills and spills stand between them and overlap with nothing. The weights of
-the next section may be prefetched while a section runs, into one of two halves of what is left of the nearest tier
-behind everything else, used in turn; a weight that fits there only in part is prefetched in part. One socket has no
-traffic on its links.
+on top. Stages run at the same time where streams link them, and wait for one another elsewhere (``pipeline.py``). What
+goes to a tier, or comes from one, passes through those in front of it.
+
+Sections run one after the other. Fills and spills stand between them and overlap with nothing. The weights of the next
+section may be prefetched while a section runs, into one of two halves of what is left of the nearest tier behind
+everything else, used in turn; a weight that fits there only in part is prefetched in part. One socket has no traffic on
+its links.
 
 Sustained rates are not published, so that rates are peaks. What a figure's range makes of a time is its best and its
 worst.
@@ -16,19 +19,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import prod
 from typing import Literal
 
 import networkx as nx
-from torch_mlir import ir
 
 from .bounds import shape
 from .graph import Function
 from .machine import Figure, Machine
-from .placement import Place, Placed
+from .placement import Kernel, Place, Placed
 from .schema import FunctionTime, Section, SectionTime, Stage, Transfer
 from .storage import is_tensor
-from .traffic import accesses
+from .traffic import Access
 
 
 @dataclass
@@ -38,7 +41,7 @@ class Load:
     Attributes:
         stages: each stage and the element type that it computes.
         near: bytes read and written in the nearest tier.
-        far: bytes of each tier behind it, without ``weights``.
+        far: bytes of each tier behind it, by the tier that they stand in, without ``weights``.
         weights: bytes to read of each weight, by name.
         moved: bytes of fills and spills, by the tier of the home.
     """
@@ -70,17 +73,34 @@ def rate(figure: Figure, which: Figures, slow: bool = False) -> float:
 
 
 class Timeline:
-    """The sections of a function in time, at some of the machine's figures."""
+    """The sections of a function in time, at some of the machine's figures.
 
-    def __init__(self, function: Function, sections: Sequence[Section], placed: Placed, machine: Machine) -> None:
+    Args:
+        function: the function.
+        kernels: its sections in order.
+        placed: where its buffers stand; one without a place stands in the nearest tier.
+        machine: what it runs on.
+        touched: what its ops read and write (``traffic.accesses``).
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        kernels: Sequence[Kernel],
+        placed: Placed,
+        machine: Machine,
+        touched: Mapping[int, Sequence[Access]],
+    ) -> None:
         self._function = function
-        self._sections = sections
+        self._kernels = kernels
+        self._sections = [kernel.section for kernel in kernels]
         self._placed = placed
         self._machine = machine
         self._near = machine.tiers[0]
-        self._touched = accesses(function)
-        self._starts = _starts(sections)
-        self._loads = [self._load(section) for section in sections]
+        self._touched = touched
+        self._starts = _starts(self._sections)
+        self._loads = [self._load(kernel) for kernel in kernels]
+        self._add_moves()
         self._homes = {n: p[0] for n, p in placed.places.items() if p and function.buffers[n].kind == "weight"}
         taken = [
             p.offset + function.buffers[n].bytes
@@ -93,7 +113,7 @@ class Timeline:
         self._base = self._near.legal(max(taken, default=0), self._near.unit_bytes)
         half = (self._near.bytes - self._base) // 2
         self._half = max(half // self._near.unit_bytes * self._near.unit_bytes, 0)
-        if self._base + 2 * self._half > self._near.bytes:
+        if placed.crowded or self._base + 2 * self._half > self._near.bytes:
             self._half = 0
 
     def seconds(self, which: Figures = "value") -> float:
@@ -104,20 +124,25 @@ class Timeline:
         """Each section's times, in seconds from the function's start."""
         machine, found = self._machine, list[SectionTime]()
         bandwidth = {tier.name: rate(tier.bandwidth, which) for tier in machine.tiers}
+        # the slowest of the tiers that a move passes through
+        reach = dict(zip(bandwidth, accumulate(bandwidth.values(), min), strict=True))
         launch = rate(machine.launch, which, slow=True)
         free: dict[str, float] = defaultdict(float)
         before = end = 0.0
-        for section, load in zip(self._sections, self._loads, strict=True):
-            moving = sum(bytes_ / bandwidth[tier] for tier, bytes_ in load.moved.items())
+        for kernel, load in zip(self._kernels, self._loads, strict=True):
+            section = kernel.section
+            moving = sum(bytes_ / reach[tier] for tier, bytes_ in load.moved.items())
             start = end + moving
             runs = start + launch
             parts = {self._near.name: load.near / bandwidth[self._near.name]}
             ready = runs
             early = {name: bytes_ for name, (_, bytes_) in self._prefetched(load).items()}
             late = {name: bytes_ - early.get(name, 0) for name, bytes_ in load.weights.items()}
-            for tier in machine.tiers[1:]:
-                ahead = sum(n for name, n in early.items() if self._homes[name].tier == tier.name)
-                rest = load.far[tier.name] + sum(n for name, n in late.items() if self._homes[name].tier == tier.name)
+            for number, tier in enumerate(machine.tiers[1:], start=1):
+                behind = {t.name for t in machine.tiers[number:]}
+                ahead = sum(n for name, n in early.items() if self._homes[name].tier in behind)
+                rest = sum(n for home, n in load.far.items() if home in behind)
+                rest += sum(n for name, n in late.items() if self._homes[name].tier in behind)
                 parts[tier.name] = (ahead + rest) / bandwidth[tier.name]
                 if ahead:
                     free[tier.name] = max(free[tier.name], before) + ahead / bandwidth[tier.name]
@@ -125,7 +150,7 @@ class Timeline:
                     free[tier.name] = max(free[tier.name], runs) + rest / bandwidth[tier.name]
                 if ahead or rest:
                     ready = max(ready, free[tier.name])
-            compute = max((self._compute(stage, element, which) for stage, element in load.stages), default=0.0)
+            compute = kernel.pipeline.seconds([self._compute(stage, element, which) for stage, element in load.stages])
             end = max(runs + compute, runs + parts[self._near.name], ready)
             parts = {"compute": compute, **parts}
             found.append(
@@ -195,8 +220,9 @@ class Timeline:
         one = peaks.get(element, min(peaks.values())) / machine.compute_units.value
         return stage.work / (stage.compute_units * one)
 
-    def _load(self, section: Section) -> Load:
-        load = Load([(stage, self._element(stage.op)) for stage in section.stages])
+    def _load(self, kernel: Kernel) -> Load:
+        section = kernel.section
+        load = Load(list(zip(section.stages, kernel.elements, strict=True)))
         far: dict[str, int] = {}
         for position in section.ops:
             for access in self._touched.get(position, ()):
@@ -213,20 +239,20 @@ class Timeline:
                     # stages that read the same tensor are given it at the same time
                     load.far[place.tier] += max(access.bytes - far.get(access.buffer, 0), 0)
                     far[access.buffer] = max(far.get(access.buffer, 0), access.bytes)
+        return load
+
+    def _add_moves(self) -> None:
+        """Fills and spills, to the section that runs at their step or next."""
+        loads = dict(zip((section.name for section in self._sections), self._loads, strict=True))
         for name, moves in self._placed.moves.items():
             for move in moves:
-                if move.kind in ("fill", "spill") and self._starts.get(move.step) == section.name:
+                if move.kind in ("fill", "spill") and move.step in self._starts:
                     home = next(p for p in self._placed.places[name] if p.tier != self._near.name)
-                    load.moved[home.tier] += self._function.buffers[name].bytes
-        return load
+                    loads[self._starts[move.step]].moved[home.tier] += self._function.buffers[name].bytes
 
     def _at(self, buffer: str, position: int) -> Place | None:
         places = self._placed.places.get(buffer, ())
         return next((p for p in places if p.first <= position <= p.last), places[0] if places else None)
-
-    def _element(self, position: int) -> str:
-        results = [r for r in self._function.ops[position].results if is_tensor(r)]
-        return str(ir.RankedTensorType(results[0].type).element_type) if results else ""
 
     def _serving(self) -> set[int]:
         """The positions of the ops that what is returned depends on: all others only fill caches."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from .machine import SHARED, Kind, Machine
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 STATE_PREFIX = "state:"
 """Before the name of a cache or a state in the name of its tensor: a weight may have the same name."""
@@ -189,6 +189,25 @@ class FunctionTime(_Frozen):
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
+class FunctionCut(_Frozen):
+    """A way to cut a function that was tried, and how long it takes, in seconds; the fastest is chosen.
+
+    ``reuse``: tokens stream past weights whose bytes are used for at least so many operations; None where past none.
+    ``stages`` and ``bytes``: the most that a section may have, of stages and of the nearest tier for its least buffers;
+    None for as many as the machine has. ``sections``: how many it makes. ``bound``: what it takes at least; ``seconds``
+    is None where that was too much for it to be placed, or where it has no placement.
+    """
+
+    function: str
+    reuse: float | None
+    stages: int | None
+    bytes: int | None
+    sections: int
+    bound: float
+    seconds: float | None
+    chosen: bool
+
+
 class TierUse(_Frozen):
     """How full a tier is. ``shared`` bytes stay; ``peak`` is the end of the highest tensor of any function."""
 
@@ -213,6 +232,7 @@ class Plan(_Frozen):
     transfers: tuple[Transfer, ...]
     schedule: tuple[SectionTime, ...]
     time: tuple[FunctionTime, ...]
+    cuts: tuple[FunctionCut, ...]
 
     def summary(self) -> tuple[TierUse, ...]:
         """Each tier's use over all functions; a tensor that several functions share counts once."""

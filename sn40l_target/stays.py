@@ -44,16 +44,22 @@ def _roomiest(steps: int, size: int, cost: int) -> float:
 _RANKS: tuple[Rank, ...] = (_furthest, _cheapest, _roomiest)
 
 
-MOST_ROOMS = 8
-"""The most rooms for which stays are looked for."""
+MOST_ROOMS = 32
+"""The most rooms of which all that make a difference are tried."""
 
-PATIENCE = 300
+FIRST_ROOMS = 8
+"""How many of the smallest are tried where there are more."""
+
+FINE, COARSE, SMALL = 16, 2, 40
+"""Into how many parts each power of two is divided: the first for so many buffers or fewer, the second for more."""
+
+PATIENCE = 100
 """Rounds without a gain after which stays are good enough."""
 
 _ORDERS = 4
 """In at most how many orders chosen stays are packed until all find room."""
 
-_WORK = 12000
+_WORK = 1600
 """The most buffers times rounds without a gain: many rounds for small graphs, few for large ones."""
 
 
@@ -90,8 +96,8 @@ def keep(
     move that it costs; the most bytes and steps for each move). The best of these and of the smaller room's stays is
     then improved: the stays around a step are taken out and put back in another order, where that moves fewer bytes.
 
-    What is found for a room, with the room's end, does not depend on the rooms behind it. So a larger tier has all that
-    a smaller one has, and more, as long as every room that makes a difference is tried (those of a small graph are).
+    What is found for a room, with the room's end, does not depend on the rooms behind it, and which rooms are tried not
+    on the tier's end, but for those behind that. So a larger tier has all that a smaller one has, and more.
 
     Args:
         items: the buffers.
@@ -108,6 +114,8 @@ def keep(
     behind = _around(fixed, tier.legal, base, None).end
     found: list[Residency] = [Residency({}, sum(traffic(item, []) for item in items), behind)]
     for room in [*([behind] if behind > base else []), *_rooms(items, tier, behind, end)]:
+        if not found[-1].traffic:
+            break
         empty = _around(fixed, tier.legal, base, room)
         free = _free(items, fixed, empty)
         best = found[-1]
@@ -146,8 +154,12 @@ def _free(items: Iterable[Item], fixed: Iterable[Span], packing: Packing) -> dic
     return {step: packing.room - packing.used(step) for step in sorted(steps)}
 
 
-def _rooms(items: Iterable[Item], tier: Tier, base: int, end: int) -> list[int]:
-    """The ends of the rooms in which more may be kept than in the room before, in order; some of them if many."""
+def _rooms(items: Sequence[Item], tier: Tier, base: int, limit: int) -> list[int]:
+    """The ends of the rooms that are tried, in order.
+
+    All in which more may be kept than in the room before where those are few; else the first of them, and the parts of
+    powers of two.
+    """
     grain = int(tier.granularity.value)
     sizes = [-(-item.bytes // grain) * grain for item in items if item.bytes]
     if not sizes:
@@ -155,11 +167,15 @@ def _rooms(items: Iterable[Item], tier: Tier, base: int, end: int) -> list[int]:
     step = gcd(
         *sizes, *([int(tier.unit.value)] if tier.unit is not None and base + max(sizes) > tier.unit.value else [])
     )
-    most = min((end - base) // step, sum(sizes) // step)
-    if most <= MOST_ROOMS:
-        return [base + step * (i + 1) for i in range(most)]
-    few = 2
-    return [base + most * step * (i + 1) // few for i in range(few)]
+    least, most = base + -(-min(sizes) // step) * step, base + sum(sizes) // step * step
+    few = (most - least) // step < MOST_ROOMS
+    rooms = {least + step * n for n in range((most - least) // step + 1 if few else FIRST_ROOMS)} | {most}
+    if not few:
+        parts = FINE if len(items) <= SMALL else COARSE
+        octaves = range(most.bit_length())
+        ends = ((part << octave) // parts for octave in octaves for part in range(parts, 2 * parts))
+        rooms |= {end - (end - base) % step for end in ends}
+    return sorted(room for room in rooms if least <= room <= min(limit, most))
 
 
 def _improve(

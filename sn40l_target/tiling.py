@@ -13,7 +13,7 @@ with buffers that share units, in banks of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
@@ -23,10 +23,13 @@ from .bounds import element_bytes, interval, shape, size
 from .graph import Function
 from .loops import Loops, loops_of
 from .machine import SHARED, Machine, Tier
+from .pipeline import Part, Pipeline
 from .schema import BufferRole, Stage
 from .storage import definition, destinations, is_blank, is_tensor, root
 
 _MOVES = frozenset({"arith.constant", "arith.index_cast", "arith.select", "arith.bitcast"})
+
+_WIDENS = frozenset({"arith.extf", "arith.extsi", "arith.extui"})
 
 _MANY = 2**62
 """More blocks than any stream has steps: each block is one step."""
@@ -55,6 +58,19 @@ class Need:
     passing: bool
 
 
+@dataclass(frozen=True)
+class Made:
+    """A section's stages on their shares of the machine, what it needs in the nearest tier, and how it runs.
+
+    ``elements`` are the element types in which the stages compute.
+    """
+
+    stages: tuple[Stage, ...]
+    needs: tuple[Need, ...]
+    pipeline: Pipeline
+    elements: tuple[str, ...]
+
+
 _Touch = tuple[str, bool, int]
 """A buffer's name, whether it must be there whole, and the bytes of it that are there at a time."""
 
@@ -73,19 +89,6 @@ class _Size:
     dense: bool = False
 
 
-@dataclass(frozen=True)
-class Part:
-    """Ops, by position, that are to be one section.
-
-    ``resident`` are the weights that stay while tokens stream past them, ``streams`` the dimensions, by tensor, along
-    which the ops pass it on in blocks.
-    """
-
-    ops: Sequence[int]
-    resident: frozenset[ir.Value]
-    streams: Mapping[ir.Value, frozenset[int]]
-
-
 def work_of(op: ir.Operation) -> int:
     """The arithmetic operations of an op: the body's for every step of the loops, those of a loop for each iteration.
 
@@ -99,7 +102,21 @@ def work_of(op: ir.Operation) -> int:
     if loops is None or not op.regions:
         return 2 * size(op.results[0]) if op.name == "linalg.softmax" else 0
     body = [str(inner.operation.name) for block in op.regions[0].blocks for inner in block.operations]
-    return loops.steps * sum(name.startswith(("arith.", "math.")) and name not in _MOVES for name in body)
+    # the units multiply narrow numbers and add them up in wide ones
+    free = _MOVES | _WIDENS if loops.contracts else _MOVES
+    return loops.steps * sum(name.startswith(("arith.", "math.")) and name not in free for name in body)
+
+
+def computes_in(op: ir.Operation) -> str:
+    """The element type that decides how fast an op is: of what a contraction multiplies, of what others make."""
+    loops = loops_of(op)
+    taken = {_element(v) for v in loops.inputs} if loops is not None and loops.contracts else set()
+    made = [_element(r) for r in op.results if is_tensor(r)]
+    return taken.pop() if len(taken) == 1 else next(iter(made), "")
+
+
+def _element(value: ir.Value) -> str:
+    return str(ir.RankedTensorType(value.type).element_type)
 
 
 class Tiler:
@@ -117,31 +134,83 @@ class Tiler:
             self._moved.setdefault(move.position, []).extend((move.source, move.target))
         self._touched: dict[tuple[int, frozenset[ir.Value], tuple[int, ...], _Size], list[_Touch]] = {}
         self._tiles: dict[tuple[int, tuple[int, ...], int], tuple[int, ...]] = {}
+        self._work: dict[int, int] = {}
+        self._elements: dict[int, str] = {}
+        self._sections: dict[tuple[Part, _Size], Made] = {}
+        self._bytes: dict[Part, int] = {}
+        self._many = _Size(_MANY, 2 * int(self._tier.granularity.value) if self._tier.flat else self._tier.unit_bytes)
 
-    def fits(self, part: Part) -> bool:
-        """Whether ops are within the machine's units as one section, whatever of it stands whole in the nearest tier.
+    def bytes(self, part: Part) -> int:
+        """What the least buffers of a section take of the nearest tier.
 
-        Each stage has one compute unit then, and streams go one step at a time.
+        That depends on the units, banks and steps of the tier, not on how many it has of them.
         """
-        if len(part.ops) > int(self._machine.compute_units.value):
-            return False
-        return self._room(self._needs(part, _Size(_MANY, _share(self._machine))))
+        if part not in self._bytes:
+            self._bytes[part] = self._end(self._needs(part, self._least(part)))
+        return self._bytes[part]
 
-    def section(self, part: Part) -> tuple[tuple[Stage, ...], tuple[Need, ...]]:
-        """A section's stages, and what it needs; what it streams is in as many blocks as it has stages, if so long."""
+    def growth(self) -> Growth:
+        """For what ``bytes`` comes to while ops are added to a section."""
+        return Growth(self._grown, self._tier)
+
+    def _grown(
+        self, position: int, kept: frozenset[ir.Value], streams: Mapping[ir.Value, frozenset[int]]
+    ) -> Iterator[_Touch]:
+        """What an op touches as one of several in a section with the least buffers, and blocks of what it makes."""
+        size_ = self._many
+        yield from self._touches(position, kept, self._caps(position, streams, size_), size_)
+        for value, dimensions in streams.items():
+            held = self._held.get(self._function.ids[value])
+            if held is not None and dimensions:
+                yield held, False, _block(value, dimensions, size_.blocks)
+
+    def least(self, part: Part) -> Made:
+        """A section with the least buffers: streams go one step at a time."""
+        return self._made(part, self._least(part))
+
+    def section(self, part: Part, room: int) -> Made:
+        """A section with buffers as large as so many bytes of the nearest tier allow.
+
+        What it streams is in as many blocks as it has stages, if so long.
+        """
         for tried in self._sizes(part):
-            needs = self._needs(part, tried)
-            if self._room(needs):
+            if self._end(self._needs(part, tried)) <= room:
                 break
-        work = [work_of(self._function.ops[position]) for position in part.ops]
-        shares = _shares(work, int(self._machine.compute_units.value))
+        made = self._made(part, tried)
+        return replace(made, needs=self._widened(made.stages, made.needs))
+
+    def _made(self, part: Part, size_: _Size) -> Made:
+        key = part, size_
+        if key in self._sections:
+            return self._sections[key]
+        pipeline = Pipeline(self._function, part)
+        work = [self._operations(position) for position in part.ops]
+        shares = pipeline.shares(work, int(self._machine.compute_units.value))
         stages = []
         for position, operations, units in zip(part.ops, work, shares, strict=True):
             loops = self._loops[position]
             extents = () if loops is None else loops.extents
-            tile = () if loops is None else self._tile(position, self._caps(position, part, tried), tried.share)
+            tile = () if loops is None else self._tile(position, self._caps(position, part.streams, size_), size_.share)
             stages.append(Stage(op=position, loops=extents, tile=tile, work=operations, compute_units=units))
-        return tuple(stages), self._widened(stages, needs)
+        elements = tuple(self._element(position) for position in part.ops)
+        found = self._sections[key] = Made(tuple(stages), tuple(self._needs(part, size_)), pipeline, elements)
+        return found
+
+    def _element(self, position: int) -> str:
+        if position not in self._elements:
+            self._elements[position] = computes_in(self._function.ops[position])
+        return self._elements[position]
+
+    def _operations(self, position: int) -> int:
+        if position not in self._work:
+            self._work[position] = work_of(self._function.ops[position])
+        return self._work[position]
+
+    def _least(self, part: Part) -> _Size:
+        """The size of the least buffers; where they are of several ops, each has units to itself."""
+        if len(part.ops) == 1 and not part.resident:
+            return _Size(_MANY, 1, whole=False, dense=True)
+        return self._many
 
     def _tile(self, position: int, caps: tuple[int, ...], share: int) -> tuple[int, ...]:
         """How many steps of each of an op's loops one tile takes, at most ``caps``, if so two copies fit in a share."""
@@ -167,22 +236,22 @@ class Tiler:
             share //= 2
         yield _Size(blocks, share, whole=False, dense=True)
 
-    def _room(self, needs: Sequence[Need]) -> bool:
+    def _end(self, needs: Sequence[Need]) -> int:
         # where there is no other tier, all that does not pass stands whole in this one
         alone, end = len(self._machine.tiers) == 1, 0
         for need in needs:
             if need.passing or not alone:
                 end = self._tier.legal(end, need.least) + need.least
-        return end <= self._tier.bytes
+        return end
 
-    def _caps(self, position: int, part: Part, size_: _Size) -> tuple[int, ...]:
+    def _caps(self, position: int, streams: Mapping[ir.Value, frozenset[int]], size_: _Size) -> tuple[int, ...]:
         """At most how many steps of each loop one tile takes, so that streams are passed on in blocks."""
         loops = self._loops[position]
         if loops is None:
             return ()
         caps = list(loops.extents)
         at = loops.at(len(loops.inputs))
-        for dimension in part.streams.get(self._function.ops[position].results[0], frozenset()):
+        for dimension in streams.get(self._function.ops[position].results[0], frozenset()):
             loop = at[dimension]
             if loop is not None:
                 caps[loop] = _divisor(caps[loop], -(-caps[loop] // size_.blocks))
@@ -193,23 +262,30 @@ class Tiler:
         most: dict[str, tuple[bool, int]] = {}
         users: dict[str, set[int]] = {}
         for position in part.ops:
-            key = position, part.resident.intersection(self._reads[position]), self._caps(position, part, size_), size_
-            if key not in self._touched:
-                self._touched[key] = list(self._touch(*key))
-            for tensor, whole, bytes_ in self._touched[key]:
+            resident = part.resident.intersection(self._reads[position])
+            caps = self._caps(position, part.streams, size_)
+            for tensor, whole, bytes_ in self._touches(position, resident, caps, size_):
                 # what must be whole for one op is whole for all
                 most[tensor] = max(most.get(tensor, (False, 0)), (whole, bytes_))
                 users.setdefault(tensor, set()).add(position)
+        passing = self._passing(part)
         for value, dimensions in part.streams.items():
             held = self._held.get(self._function.ids[value])
             # one that no other op of the section takes is not passed on
-            if held is not None and dimensions and len(users[held]) > 1:
+            if held is not None and dimensions and (len(users[held]) > 1 or held in passing):
                 most[held] = max(most.get(held, (False, 0)), (False, _block(value, dimensions, size_.blocks)))
-        passing = self._passing(part)
         return [
             self._need(tensor, whole, bytes_, tensor in passing, size_.dense)
             for tensor, (whole, bytes_) in most.items()
         ]
+
+    def _touches(
+        self, position: int, resident: frozenset[ir.Value], caps: tuple[int, ...], size_: _Size
+    ) -> list[_Touch]:
+        key = position, resident, caps, size_
+        if key not in self._touched:
+            self._touched[key] = list(self._touch(*key))
+        return self._touched[key]
 
     def _touch(
         self, position: int, resident: frozenset[ir.Value], caps: tuple[int, ...], size_: _Size
@@ -272,9 +348,7 @@ class Tiler:
 
     def _need(self, tensor: str, whole: bool, bytes_: int, passing: bool, dense: bool) -> Need:
         copies = 1 if whole else 2
-        least = copies * _rounded(bytes_, self._tier.bank)
-        if not dense:
-            least = _rounded(least, self._tier.unit_bytes)
+        least = _least_bytes(self._tier, copies, bytes_, dense)
         return Need(tensor, "resident" if whole else "tile", bytes_, copies, least, least, passing)
 
     def _widened(self, stages: Sequence[Stage], needs: Sequence[Need]) -> tuple[Need, ...]:
@@ -295,10 +369,53 @@ class Tiler:
         return tuple(found)
 
     def _seconds(self, stage: Stage) -> float:
-        results = [r for r in self._function.ops[stage.op].results if is_tensor(r)]
-        element = str(ir.RankedTensorType(results[0].type).element_type) if results else ""
-        one = self._machine.peak_of(element) / self._machine.compute_units.value
+        one = self._machine.peak_of(self._element(stage.op)) / self._machine.compute_units.value
         return stage.work / (stage.compute_units * one)
+
+
+class Growth:
+    """What the least buffers of a section take of the nearest tier while ops are added to it.
+
+    That is at least what ``Tiler.bytes`` gives for two ops or more: a tensor that passes is taken for one that stays
+    where there is no other tier.
+    """
+
+    def __init__(
+        self,
+        touches: Callable[[int, frozenset[ir.Value], Mapping[ir.Value, frozenset[int]]], Iterable[_Touch]],
+        tier: Tier,
+    ) -> None:
+        self._touches = touches
+        self._tier = tier
+        self._most: dict[str, tuple[bool, int]] = {}
+        self._takes: dict[str, int] = {}
+        self._total = 0
+
+    def add(self, position: int, kept: frozenset[ir.Value], streams: Mapping[ir.Value, frozenset[int]]) -> int:
+        """Adds an op.
+
+        Args:
+            position: of the op.
+            kept: the weight that stays.
+            streams: the dimensions along which its results, and their views, are passed on.
+
+        Returns:
+            the bytes of all ops so far.
+        """
+        for tensor, whole, bytes_ in self._touches(position, kept, streams):
+            before = self._most.get(tensor, (False, -1))
+            if (whole, bytes_) > before:
+                self._most[tensor] = whole, bytes_
+                takes = _least_bytes(self._tier, 1 if whole else 2, bytes_, dense=False)
+                self._total += takes - self._takes.get(tensor, 0)
+                self._takes[tensor] = takes
+        return self._total
+
+
+def _least_bytes(tier: Tier, copies: int, bytes_: int, dense: bool) -> int:
+    """What so many copies take of a tier, in banks of their own, and in units unless buffers share those."""
+    least = copies * _rounded(bytes_, tier.bank)
+    return least if dense else _rounded(least, tier.unit_bytes)
 
 
 def _rounded(bytes_: int, step: int) -> int:
@@ -312,17 +429,6 @@ def _share(machine: Machine) -> int:
     """
     tier = machine.tiers[0]
     return max(tier.bytes // int(machine.compute_units.value), 1) if tier.flat else tier.unit_bytes
-
-
-def _shares(work: Sequence[int], units: int) -> list[int]:
-    """Compute units by work, at least one for each stage; what rounding leaves goes to the most loaded."""
-    shares = [max(1, units * w // max(sum(work), 1)) for w in work]
-    while sum(shares) > units and max(shares) > 1:
-        shares[shares.index(max(shares))] -= 1
-    for _ in range(units - sum(shares) if any(work) else 0):
-        loads = [w / s for w, s in zip(work, shares, strict=True)]
-        shares[loads.index(max(loads))] += 1
-    return shares
 
 
 def _block(value: ir.Value, dimensions: frozenset[int], blocks: int) -> int:

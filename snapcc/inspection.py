@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snapcc.runtime.engine import FunctionSpec
 
 from .artifact import Artifact, ArtifactError
 from .manifest import Cache, Manifest
+
+if TYPE_CHECKING:
+    from snapcc.sn40l_target.schema import Plan
 
 
 def cache_table(
@@ -124,6 +127,11 @@ def words(content: dict[str, Any]) -> str:
             for time in content["plan"]["time"]
             if time["tokens_per_second"] and time["function"] != "reset"
         ]
+        lines += [
+            f"  cut        {function:<13} {_cut(cuts[0])}" + "".join(f"; {_cut(other)}" for other in cuts[1:])
+            for function, cuts in content["plan"]["cuts"].items()
+            if function != "reset"
+        ]
     return "\n".join(lines)
 
 
@@ -167,9 +175,26 @@ def _plan(artifact: Artifact) -> dict[str, Any]:
         "file": str(path),
         "machine": plan.machine.name,
         "sections": len(plan.sections),
+        "cuts": _cuts(plan),
         "tiers": [use.model_dump() for use in plan.summary()],
         "time": [time.model_dump() | {"tokens_per_second": time.tokens_per_second} for time in plan.time],
     }
+
+
+def _cuts(plan: Plan) -> dict[str, list[dict[str, Any]]]:
+    """By function, the cut that was chosen and the others that have no limits but the machine's."""
+    found: dict[str, list[dict[str, Any]]] = {function: [] for function in plan.functions}
+    for cut in sorted(plan.cuts, key=lambda cut: not cut.chosen):
+        if cut.chosen or (cut.stages is None and cut.bytes is None):
+            found[cut.function].append(cut.model_dump(exclude={"function"}))
+    return found
+
+
+def _cut(cut: dict[str, Any]) -> str:
+    stays = "no weight stays" if cut["reuse"] is None else f"weights used for {cut['reuse']:,g} operations a byte stay"
+    least = "" if cut["seconds"] is not None else "at least "
+    time = _duration(cut["bound"] if cut["seconds"] is None else cut["seconds"])
+    return f"{cut['sections']} sections, {stays}, {least}{time}"
 
 
 def _duration(seconds: float) -> str:

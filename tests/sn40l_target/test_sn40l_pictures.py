@@ -29,7 +29,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 def planned() -> Plan:
     """On so little SRAM, in so many sections, that tensors are spilled."""
     few = Figure(value=8, unit="units", source="test")
-    return plan(MODULE, SN40L.model_copy(update={"compute_units": few}).with_capacities({"SRAM": 4096}))
+    return plan(MODULE, SN40L.model_copy(update={"compute_units": few}).with_capacities({"SRAM": 8192}), patience=20)
 
 
 def test_occupancy_is_what_stands_there(planned: Plan) -> None:

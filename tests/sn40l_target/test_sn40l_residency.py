@@ -121,8 +121,18 @@ def test_no_stays_are_better_than_the_exact_ones_and_more_room_is_never_worse(it
     tier, larger = flat(64 * room), flat(64 * (room + 1))
     found = keep(items, tier, 0, tier.bytes, patience=5)
     assert solve(items, tier).traffic <= found[-1].traffic == sum(traffic(i, found[-1].of(i.name)) for i in items)
-    if room < 8:
-        assert keep(items, larger, 0, larger.bytes, patience=5)[-1].traffic <= found[-1].traffic
+    # what a smaller tier has, a larger one has too
+    assert keep(items, larger, 0, larger.bytes, patience=5)[: len(found)] == found
+
+
+def test_the_buffer_whose_next_use_is_furthest_is_given_up() -> None:
+    """Three are alive at step 3, with room for two; the first is used again last."""
+    items = [
+        Item("first", 64, life((1, 9), {1})),
+        Item("second", 64, life((2, 4), {2})),
+        Item("third", 64, life((3, 5), {3})),
+    ]
+    assert keep(items, flat(128), 0, 128, patience=0)[-1].stays.keys() == {"second", "third"}
 
 
 def spilling() -> str:

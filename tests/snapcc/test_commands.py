@@ -265,6 +265,7 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(
         r"predicted  decode +[\d.,]+ (us|ms) \(.* to .* over the figures' ranges\), [\d,]+ tokens/s", shown
     )
+    assert re.search(r"cut +decode +\d+ sections, (no weight stays|weights used .* stay), [\d.,]+ (us|ms)", shown)
     status, output, _ = run(capsys, "inspect", folder / "model.snapcc")
     assert "slots      14 = sink 2 + recent 8 + selected 4 (window 4, pooling avg:5, scores over candidates)" in output
     assert re.search(r"4 of 3x14x8xf32, slots along axis 1, 1,344 bytes each \(\w+ to \w+\)", output)
