@@ -123,7 +123,7 @@ def error_of(capsys: pytest.CaptureFixture[str], status: int, *arguments: object
         ("folder", "is a folder without config.json; expected"),
         ("cut.mlir", "cut.mlir:1:9: error: "),
         ("stateless.pt2", "the program has no cache: none of its inputs tokens comes back as an output that is longer"),
-        ("mean.pt2", "decoders.py:492:1: error: 'torch.aten.mean.dim' reduces the cache axis"),
+        ("mean.pt2", "plain_decoders.py:102:1: error: 'torch.aten.mean.dim' reduces the cache axis"),
         ("mask.pt2", "declare it with --causal-mask attention_mask if it is plainly causal"),
     ],
 )

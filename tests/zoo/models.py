@@ -244,6 +244,7 @@ OWN: dict[str, dict[str, Any]] = {
         # else the embedding of token 0 is zero, and its scores of all keys are equal
         "pad_token_id": None,
     },
+    "hy_v4": {"pad_token_id": None},
     "bailing_hybrid": LATENT,
     "kimi_linear": LATENT,
     "glm4_moe+qknorm": {"use_qk_norm": True},
