@@ -410,7 +410,8 @@ def test_selection_among_131072_in_f16(tmp_path: Path) -> None:
     operands = [tensor([1, 1, 1, count, 1], "f16"), tensor([1, 1, count, 1], "f16"), "tensor<i64>"]
     attributes = (
         'sink = 0 : i64, ring = 1 : i64, selected = 4 : i64, window = 1 : i64, pool = "none", pool_size = 1 : i64, '
-        'score = "candidates", scale = 1.0 : f64, softcap = 0.0 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>'
+        'score = "candidates", scale = 1.0 : f64, softcap = 0.0 : f64, '
+        "operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>"
     )
     text = function("select", "kv.topk_select", operands, tensor([1, kept], "i64"), attributes)
     keys = np.random.default_rng(0).integers(0, 9, count).astype(np.float16)
