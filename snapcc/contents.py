@@ -106,9 +106,9 @@ def restore_program(artifact: Artifact) -> ExportedProgram:
             program.constants[name] = tensors[stored]
     for held in (program.state_dict, program.constants):
         for name, value in held.items():
-            # what the program writes to is no weight: whoever runs it gives it its value
+            # what the program writes to is no weight: whoever runs it gives it its value; nor is what it never reads
             if isinstance(value, torch.Tensor) and value.is_meta:
-                held[name] = torch.zeros_like(value, device="cpu")
+                held[name] = _like(value, torch.zeros_like(value, device="cpu"))
     return program
 
 

@@ -103,6 +103,20 @@ def test_hand_written_programs_too(made: decoders.Decoder, tmp_path: Path) -> No
         assert torch.equal(one, other)
 
 
+def test_a_weight_that_nothing_reads_is_none_that_is_stored(tmp_path: Path) -> None:
+    made = decoders.GOOD[0]
+    module = made.module()
+    module.register_parameter("spare", torch.nn.Parameter(torch.ones(3)))
+    program = torch.export.export(module, made.arguments(2, 3, 5), dynamic_shapes=made.shapes, strict=False)
+    decoder = from_program(program)
+    files = store_weights(decoder.weights(), tmp_path, None)
+    assert "spare" not in load_file(tmp_path / WEIGHTS)
+    restored = restore_program(opened(tmp_path, files, store_program(decoder, tmp_path)))
+    arguments = made.arguments(2, 3, 5)
+    for one, other in zip(outputs(restored, arguments), outputs(program, arguments), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_no_weight_is_in_the_program(decoder: Decoder, tmp_path: Path) -> None:
     store_program(decoder, tmp_path)
     content = (tmp_path / PROGRAM).read_bytes()
