@@ -91,6 +91,9 @@ FILLED = frozenset(
 )
 """Ops whose result has one number everywhere, or any number at all."""
 
+CONVERSIONS = frozenset(("torch.aten._to_copy", "torch.aten.to.dtype", "torch.prims.convert_element_type"))
+"""Ops whose result has their first operand's numbers in another element type."""
+
 IDENTITIES = frozenset(f"torch.aten.{name}" for name in ("alias", "clone", "contiguous", "detach", "lift_fresh_copy"))
 """Ops whose result has the value of their first operand."""
 

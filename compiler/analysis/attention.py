@@ -13,7 +13,7 @@ from torch_mlir import ir
 
 from ..diagnostics import Refusal
 from ..dialect.types import element_of, shape_of
-from .aten import IDENTITIES, Kind, NotConstant, constant, kind_of, owner, rank_of, tensor_operands
+from .aten import CONVERSIONS, IDENTITIES, Kind, NotConstant, constant, kind_of, owner, rank_of, tensor_operands
 from .axes import Axes, Axis, Dims, Follows, Group, axes_in, dimension_of
 from .evaluate import Evaluator, NotEvaluable
 
@@ -168,7 +168,7 @@ def is_passage(op: ir.Operation) -> bool:
         return True
     if op.name == "torch.aten.slice.Tensor":
         return shape_of(op.operands[0].type) == shape_of(op.results[0].type)
-    if op.name in ("torch.aten._to_copy", "torch.aten.to.dtype", "torch.prims.convert_element_type"):
+    if op.name in CONVERSIONS:
         return all(element_of(v.type).lstrip("b").startswith("f") for v in (op.operands[0], op.results[0]))
     return False
 

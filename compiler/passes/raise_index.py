@@ -7,7 +7,16 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ..analysis.aten import NotConstant, axis_operand, constant, filled_with, integer_operand, owner, rank_of
+from ..analysis.aten import (
+    CONVERSIONS,
+    NotConstant,
+    axis_operand,
+    constant,
+    filled_with,
+    integer_operand,
+    owner,
+    rank_of,
+)
 from ..analysis.attention import is_passage, masks_on
 from ..analysis.axes import Axes, Axis, Dims, Follows, axes_in
 from ..analysis.caches import Order, order_of, past_length
@@ -158,7 +167,7 @@ class _Choice:
                 op = use.owner.operation
                 if op.name == "torch.aten.scatter.value" and use.operand_number == 2:
                     found.append(op)
-                elif _keeps_numbers(op):
+                elif is_passage(op) or op.name in CONVERSIONS:  # the same integers in another shape or type
                     pending.append(op.results[0])
                 else:
                     raise _misused(op, "the indices of the keys that an index chooses are used")
@@ -194,18 +203,6 @@ class _Choice:
             )
             new = builder.cast(low, element)
         result.replace_all_uses_with(new)
-
-
-_CONVERSIONS = ("torch.aten._to_copy", "torch.aten.to.dtype", "torch.prims.convert_element_type")
-
-
-def _keeps_numbers(op: ir.Operation) -> bool:
-    """Whether an op gives its operand's integers in another shape or type."""
-    return is_passage(op) or op.name in (
-        "torch.aten._to_copy",
-        "torch.aten.to.dtype",
-        "torch.prims.convert_element_type",
-    )
 
 
 def _misused(op: ir.Operation, what: str) -> Refusal:
